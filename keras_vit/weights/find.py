@@ -27,35 +27,23 @@ from keras_vit.weights.images import add_conditioner, find_preprocessing
 
 
 class Found(NamedTuple):
-    """What a file contains; none of its arrays has been read.
-
-    Args:
-        file: The open file.
-        key: The key of its family in LAYOUTS.
-        family: The family, with the variants of the file.
-        dialect: The key of its dialect in the family, "" for the usual one.
-        places: The array in the file of each name in the family, and the index
-            in it: None for all of it, a number if it contains the weights of
-            all blocks, or slices, and a number for an axis behind the first.
-        config: The configuration of the model.
-        parts: The arrays of each weight of that model.
-        num_prefix_rows: Rows of its position table before the patches.
-        ignored: Names in the file that are not of weights of the model.
-        notes: Assumptions, each with the argument that confirms or changes it.
-        preprocessing: How the model reads images; None if it is unknown.
-    """
+    """What a file contains; none of its arrays has been read."""
 
     file: File
-    key: str
-    family: Family
-    dialect: str
+    key: str  # Of its family in LAYOUTS.
+    family: Family  # With the variants of the file.
+    dialect: str  # Key of its dialect in the family, "" for the usual one.
+    # The array of each name in the family, and the index in it: None for all of
+    # it, a number if it contains the weights of all blocks, or slices, and a
+    # number for an axis behind the first.
     places: dict[str, tuple[str, int | tuple | None]]
     config: ViTConfig
-    parts: dict[str, list[Part]]
-    num_prefix_rows: int
-    ignored: tuple[str, ...]
+    parts: dict[str, list[Part]]  # The arrays of each weight of the model.
+    num_prefix_rows: int  # Of its position table, before the patches.
+    ignored: tuple[str, ...]  # Names that are not of weights of the model.
+    # Assumptions, each with the argument that confirms or changes it.
     notes: tuple[str, ...]
-    preprocessing: Preprocessing | None
+    preprocessing: Preprocessing | None  # None if it is unknown.
 
     @property
     def num_parameters(self) -> int:
@@ -73,10 +61,6 @@ class Found(NamedTuple):
 def find(file: File, known: Known = NOTHING_KNOWN) -> Found:
     """Return which model a file contains, from its names and shapes.
 
-    Args:
-        file: The open file.
-        known: What the caller knows, for a file that does not show it.
-
     Raises:
         ValueError: If it is of no known family, or anything is missing, left
             over or of an unexpected shape; names all of it.
@@ -91,7 +75,9 @@ def find(file: File, known: Known = NOTHING_KNOWN) -> Found:
             # The projection of OpenCLIP has no bias, unlike a head of timm.
             family.optional_bias = (*family.optional_bias, "predictions")
         by_name = {
-            name: _shape_of(file.arrays[raw].shape, index)
+            name: file.arrays[raw].shape
+            if index is None  # Else a slice of a stacked array.
+            else np.broadcast_to(0, file.arrays[raw].shape)[index].shape
             for name, (raw, index) in places.items()
         }
         shapes = Shapes(family, by_name, file.path, file.arrays)
@@ -106,10 +92,10 @@ def find(file: File, known: Known = NOTHING_KNOWN) -> Found:
             return None if name is None else file.read(name)
 
         config = family.settle(config, read_ignored)
-        if key == "timm":  # RADIO normalises its images itself.
-            settings = add_conditioner(
-                settings, read_ignored("norm_mean"), read_ignored("norm_std")
-            )
+        # RADIO normalises its images itself.
+        pair = [read_ignored(f"norm_{part}") for part in ("mean", "std")]
+        if key == "timm" and any(array is not None for array in pair):
+            settings = add_conditioner(settings, *pair)
     table = shapes.of(POSITION_TABLE)
     rows = math.prod(table[:-1]) - math.prod(config.grid_size) if table else 0
     if settings is not None:
@@ -129,22 +115,11 @@ def find(file: File, known: Known = NOTHING_KNOWN) -> Found:
     )
 
 
-def _shape_of(shape, index) -> tuple:
-    """Return the shape of an array, or of its slice of a stacked array."""
-    if index is None:
-        return shape
-    return np.broadcast_to(np.float32(0), shape)[index].shape
-
-
 # ------------------------------------------------------------ family and names
 
 
 def recognise(path: str, names) -> tuple[str, str]:
     """Return the family of a file and the prefix of its names.
-
-    Args:
-        path: Path of the file, for the error.
-        names: The names of its arrays.
 
     Raises:
         ValueError: If the names fit no family of LAYOUTS.
@@ -177,18 +152,18 @@ def recognise(path: str, names) -> tuple[str, str]:
             if wrapper.endswith("."):
                 unread.setdefault(wrapper, family.title)
     titles = ", ".join(family.title for family in LAYOUTS.values())
-    shown = ", ".join(names[:8]) or "none at all"
-    hints = [
-        f" Behind the prefix {wrapper!r} are names of {title}: save the "
-        "arrays that have it without it, and without the others."
-        for wrapper, title in list(unread.items())[:1]
-    ]
-    if foreign := foreign_parts(names):
-        hints.append(f" They show {', '.join(foreign)}.")
-    raise ValueError(
-        f"{path} is not a ViT of a known family ({titles}). "
-        f"The names of its arrays are {shown}.{''.join(hints)}"
+    text = (
+        f"{path} is not a ViT of a known family ({titles}). The names of its "
+        f"arrays are {', '.join(names[:8]) or 'none at all'}."
     )
+    for wrapper, title in list(unread.items())[:1]:
+        text += (
+            f" Behind the prefix {wrapper!r} are names of {title}: save the "
+            "arrays that have it without it, and without the others."
+        )
+    if foreign := foreign_parts(names):
+        text += f" They show {', '.join(foreign)}."
+    raise ValueError(text)
 
 
 def _plain_names(file) -> dict[str, str]:
@@ -331,13 +306,10 @@ def _check_complete(file, places, config, parts, shapes, wrapper) -> list[str]:
     missing = [name for name in expected if name not in places]
     if file.json.get("qkv_bias") is not True:
         # A model has either all biases of a group or none.
-        groups = {}
-        for name, part in expected.items():
-            groups.setdefault(part.optional, []).append(name)
-        required = set(groups.pop("", []))
-        for names in groups.values():
-            required |= set() if set(names) <= set(missing) else set(names)
-        missing = [name for name in missing if name in required]
+        held = {expected[n].optional for n in expected if n in places}
+        missing = [
+            name for name in missing if expected[name].optional in held | {""}
+        ]
     mistyped, misshapen = [], []
     for path, row in parts.items():
         for part in (part for part in row if part.name in places):

@@ -36,37 +36,39 @@ def find_preprocessing(
 ) -> Preprocessing | None:
     """Return the preprocessing of the model of a checkpoint.
 
-    Args:
-        file: The open file or folder.
-        family: Its family.
-        config: Configuration of its model.
-
-    Returns:
-        The settings; None if nothing is known about the normalisation.
+    None if nothing is known about the normalisation.
     """
-    found = _find_stated(file)
-    if found is not None:
-        if len(found.mean) in (1, config.channels):
-            return found
-        warnings.warn(
-            f"{file.path} states the mean and the deviation of "
-            f"{len(found.mean)} channels for images of {config.channels}; "
-            "their averages are used for all, as in timm. Pass "
-            "`preprocessing=` for others.",
-            stacklevel=2,
-        )
-        return averaged(found)
+    path = pathlib.Path(file.path)
+    rows = [file.json.get("pretrained_cfg"), file.json.get("preprocess_cfg")]
+    rows += [file.json.get("preprocessing"), file.json]
+    if path.is_dir() or is_of_folder(path):
+        folder = path if path.is_dir() else path.parent
+        found = [folder / name for name in BESIDE if (folder / name).is_file()]
+        rows = [*map(_read_beside, found), *rows]
+    for row in rows:
+        for keys, read in READERS if isinstance(row, dict) else ():
+            settings = read(row) if row.keys() & keys else None
+            if settings is None:
+                continue
+            if len(settings.mean) in (1, config.channels):
+                return settings
+            warnings.warn(
+                f"{file.path} states the mean and the deviation of "
+                f"{len(settings.mean)} channels for images of "
+                f"{config.channels}; their averages are used for all, as in "
+                "timm. Pass `preprocessing=` for others.",
+                stacklevel=2,
+            )
+            return averaged(settings)
+    texts = [file.json.get(key) for key in NAME_KEYS]
+    names = [text for text in (*texts, path.name) if isinstance(text, str)]
     # A file of the official code may have any name.
-    mode = family.normalization or guess_normalization(_names_of(file))
+    mode = family.normalization or guess_normalization(names)
     return None if mode is None else Preprocessing(mode)
 
 
 def averaged(settings: Preprocessing) -> Preprocessing:
-    """Return settings with one mean and one deviation for all channels.
-
-    Args:
-        settings: Those with a mean and a deviation of each channel.
-    """
+    """Return settings with one mean and one deviation for all channels."""
     pair = tuple(
         (float(np.mean(part)),) for part in settings.mean_and_deviation
     )
@@ -80,10 +82,8 @@ def add_conditioner(
 ) -> Preprocessing | None:
     """Return settings that include the normalisation inside a model.
 
-    Args:
-        settings: Those of its images; None for pixels from 0 to 1.
-        mean: The mean that the model itself subtracts; None if it does not.
-        deviation: The deviation by which it divides.
+    Those of its images may be None, for pixels from 0 to 1, and so may the mean
+    that the model itself subtracts and the deviation by which it divides.
 
     Raises:
         ValueError: If only one of the two is there.
@@ -128,21 +128,10 @@ def change_config(config: ViTConfig, changes: dict) -> ViTConfig:
     return dataclasses.replace(config, **changes)
 
 
-def _names_of(file):
-    """Return the names of a model: entries of its JSON, and its file name."""
-    path = pathlib.Path(file.path)
-    texts = [file.json.get(key) for key in NAME_KEYS]
-    return [text for text in (*texts, path.name) if isinstance(text, str)]
-
-
 def guess_normalization(names: Iterable[str]) -> str | None:
     """Return the normalisation of a well-known model.
 
-    Args:
-        names: Names of its architecture, its tag and its file.
-
-    Returns:
-        A key of NORMALIZATIONS; None if the names do not tell.
+    It is a key of NORMALIZATIONS; None if the names do not tell.
 
     Example:
         >>> weights.images.guess_normalization(
@@ -157,37 +146,15 @@ def guess_normalization(names: Iterable[str]) -> str | None:
     return None
 
 
-def _find_stated(file: File) -> Preprocessing | None:
-    """Return the preprocessing in the JSON files of a checkpoint, or None."""
-    config = file.json
-    beside = [_read_beside(pathlib.Path(file.path), n) for n in BESIDE]
-    rows = [*beside, config.get("pretrained_cfg"), config.get("preprocess_cfg")]
-    rows += [config.get("preprocessing"), config]
-    for row in rows:
-        for read in DESCRIPTION_READERS if isinstance(row, dict) else ():
-            found = read(row)
-            if found is not None:
-                return found
-    return None
-
-
-def _read_beside(path, name):
-    """Return a JSON file in the folder of a checkpoint, {} without one."""
-    if not path.is_dir() and not is_of_folder(path):
-        return {}
-    folder = path if path.is_dir() else path.parent
-    if not (folder / name).is_file():
-        return {}
-    content = read_json(folder / name)
+def _read_beside(path) -> dict:
+    """Return a JSON file in the folder of a checkpoint."""
+    content = read_json(path)
     inner = content.get("image_processor", content.get("config", content))
     return inner if isinstance(inner, dict) else content
 
 
 def _read_own(row):
     """Read the settings that this package wrote into a file."""
-    fields = {field.name for field in dataclasses.fields(Preprocessing)}
-    if set(row) != fields:
-        return None
     try:
         return Preprocessing(**row)
     except (TypeError, ValueError):
@@ -196,11 +163,7 @@ def _read_own(row):
 
 def _read_mean_and_std(row):
     """Read timm's `pretrained_cfg` or OpenCLIP's `preprocess_cfg`."""
-    mode = _mode_of(row.get("mean"), row.get("std"))
-    if mode is None:
-        return None
     modes = row.get("crop_mode"), row.get("resize_mode")
-    is_squashed = "squash" in modes
     for name in PADDING_MODES:
         if name in modes:
             warnings.warn(
@@ -209,8 +172,9 @@ def _read_mean_and_std(row):
                 stacklevel=2,
             )
     return _make(
-        mode,
-        "squash" if is_squashed else "shortest",
+        _numbers(row.get("mean")),
+        _numbers(row.get("std")),
+        "squash" if "squash" in modes else "shortest",
         row.get("interpolation"),
         row.get("crop_pct"),
     )
@@ -218,51 +182,39 @@ def _read_mean_and_std(row):
 
 def _read_huggingface(row):
     """Read a `preprocessor_config.json` of Hugging Face."""
-    mode = _huggingface_mode(row)
-    if mode is None:
-        return None
-    size, crop = _sides(row.get("size")), _sides(row.get("crop_size"))
-    has_crop = row.get("do_center_crop", False) and size and crop
-    is_shortest = isinstance(row.get("size"), dict) and (
-        "shortest_edge" in row["size"]
-    )
-    # One number is the short side of CLIP's images, and both sides of others.
-    is_shortest |= type(row.get("size")) is int and _is_of_clip(row)
-    return _make(
-        mode,
-        "shortest" if is_shortest else "squash",
-        _interpolation_of(row.get("resample")),
-        _fraction(max(crop), max(size)) if has_crop else None,
-    )
-
-
-def _interpolation_of(code):
-    """Return the name behind a number of Pillow, None for anything else."""
-    is_code = type(code) is int and 0 <= code < len(PILLOW_CODES)
-    return PILLOW_CODES[code] if is_code else None
-
-
-def _is_of_clip(row):
-    keys = ("image_processor_type", "feature_extractor_type")
-    return any(str(row.get(key)).startswith("CLIP") for key in keys)
-
-
-def _huggingface_mode(row):
     # A processor computes (x * factor - mean) / deviation.
     [factor] = _numbers([row.get("rescale_factor", 1 / 255)]) or (1 / 255,)
-    factor = 255.0 * (factor if row.get("do_rescale", True) else 1.0)
+    factor = 255 * factor if row.get("do_rescale", True) else 255.0
     if factor <= 0:
         return None
+    mean, deviation = (_numbers(row.get(f"image_{x}")) for x in ("mean", "std"))
     if row.get("do_normalize") is False:
-        return name_of((0.0,), (1 / factor,))
-    mean, deviation = _numbers(row.get("image_mean")), row.get("image_std")
-    mode = _mode_of(row.get("image_mean"), deviation)
-    if mode is None or math.isclose(factor, 1, rel_tol=1e-3):
-        return mode
-    deviation = _numbers(deviation)
-    return name_of(
-        tuple(number / factor for number in mean),
-        tuple(number / factor for number in deviation),
+        mean, deviation = (0.0,), (1.0,)
+    if mean and deviation and not math.isclose(factor, 1, rel_tol=1e-3):
+        mean, deviation = (
+            tuple(number / factor for number in part)
+            for part in (mean, deviation)
+        )
+    size, crop = row.get("size"), _sides(row.get("crop_size"))
+    is_shortest = isinstance(size, dict) and "shortest_edge" in size
+    if type(size) is int:
+        # One number is the short side of CLIP's images, both sides of others.
+        kinds = ("image_processor_type", "feature_extractor_type")
+        is_shortest = any(str(row.get(k)).startswith("CLIP") for k in kinds)
+    sides, fraction = _sides(size), None
+    if row.get("do_center_crop", False) and sides and crop:
+        fraction = max(crop) / max(sides)
+        # The quotient is rounded; a size a little too small is rounded down.
+        while math.floor(max(crop) / fraction) < max(sides):
+            fraction = math.nextafter(fraction, 0)
+    code = row.get("resample")
+    is_code = type(code) is int and 0 <= code < len(PILLOW_CODES)
+    return _make(
+        mean,
+        deviation,
+        "shortest" if is_shortest else "squash",
+        PILLOW_CODES[code] if is_code else None,
+        fraction,
     )
 
 
@@ -282,41 +234,42 @@ def _read_keras_hub(row):
         return None
     scale, offset = np.broadcast_arrays(np.array(scale), np.array(offset))
     deviation = 1 / (255 * scale)
-    mode = _mode_of(
-        [*map(float, -offset * deviation)], [*map(float, deviation)]
-    )
     keeps_aspect = converter.get("crop_to_aspect_ratio", True)
-    return mode and _make(
-        mode,
+    return _make(
+        tuple(map(float, -offset * deviation)),
+        tuple(map(float, deviation)),
         "shortest" if keeps_aspect else "squash",
         converter.get("interpolation"),
     )
 
 
-def _make(mode, resize_mode, interpolation, crop_fraction=None):
-    """Return settings, with defaults for missing and unknown values."""
-    known = [name for name in INTERPOLATIONS if name == interpolation]
-    if not known and interpolation in PILLOW_CODES:
-        warnings.warn(
-            f"The images of this model are resized by {interpolation!r}, which "
-            "this package does not have; it resizes them bilinearly.",
-            stacklevel=2,
-        )
-    interpolation = known[0] if known else "bilinear"
+def _make(mean, deviation, resize_mode, interpolation, crop_fraction=None):
+    """Return settings, with defaults for missing and unknown values.
+
+    None without a mean and a deviation.
+    """
+    if not mean or not deviation or len(mean) != len(deviation):
+        return None
+    if min(deviation) <= 0:
+        return None
+    if interpolation not in tuple(INTERPOLATIONS):
+        if interpolation in PILLOW_CODES:
+            warnings.warn(
+                f"The images of this model are resized by {interpolation!r}, "
+                "which this package does not have; it resizes them "
+                "bilinearly.",
+                stacklevel=2,
+            )
+        interpolation = "bilinear"
     is_fraction = isinstance(crop_fraction, (int, float)) and (
         0 < crop_fraction <= 1
     )
-    fraction = float(crop_fraction) if is_fraction else 1.0
-    return Preprocessing(mode, resize_mode, interpolation, fraction)
-
-
-def _fraction(crop, size):
-    """Return a share for which `uncropped_size` of `crop` is `size`."""
-    fraction = crop / size
-    # The quotient is rounded, and a size a little too small is rounded down.
-    while math.floor(crop / fraction) < size:
-        fraction = math.nextafter(fraction, 0)
-    return fraction
+    return Preprocessing(
+        name_of(mean, deviation),
+        resize_mode,
+        interpolation,
+        float(crop_fraction) if is_fraction else 1.0,
+    )
 
 
 def _sides(value):
@@ -329,13 +282,6 @@ def _sides(value):
     sides = [value.get(key) for key in keys]
     is_right = all(type(s) is int and 0 < s < 2**20 for s in sides)
     return sides if is_right else None
-
-
-def _mode_of(mean, deviation):
-    mean, deviation = _numbers(mean), _numbers(deviation)
-    if not mean or not deviation or len(mean) != len(deviation):
-        return None
-    return name_of(mean, deviation) if min(deviation) > 0 else None
 
 
 def _numbers(value):
@@ -353,11 +299,7 @@ def name_of(
 ) -> str | tuple[tuple, tuple]:
     """Return the key of NORMALIZATIONS, or mean and deviation.
 
-    Args:
-        mean: The mean of each channel, or of all, as fractions of 255.
-        deviation: The deviation likewise.
-        rtol: Relative tolerance of each number.
-        atol: Absolute tolerance of each number.
+    Both have a number for each channel, or one for all, as fractions of 255.
     """
     found = np.array([mean, deviation])
     for name, row in NORMALIZATIONS.items():
@@ -375,11 +317,12 @@ BESIDE = (
     "image_converter.json",
     "preprocessor.json",
 )
-DESCRIPTION_READERS = (
-    _read_own,
-    _read_huggingface,
-    _read_mean_and_std,
-    _read_keras_hub,
+# Keys that descriptions have, and what reads them.
+READERS = (
+    ({"crop_fraction"}, _read_own),
+    ({"image_mean", "do_normalize"}, _read_huggingface),
+    ({"mean"}, _read_mean_and_std),
+    ({"scale", "image_converter"}, _read_keras_hub),
 )
 HEIGHT_AND_WIDTH = ("height", "width")
 # Keys of JSON files that name the architecture.

@@ -29,7 +29,6 @@ from keras_vit.weights.containers import (
 )
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.families.family import (
-    LATER_FIELDS,
     POSITION_TABLE,
     Dialect,
     Family,
@@ -89,7 +88,7 @@ def save_checkpoint(
     config = _stored_config(model.config, family)
     try:
         jsons = family.write(config)
-        names = family.written_by(config).of_model(config)
+        names, required = family.written_by(config)
         notes = _check_readable(family, names, config, jsons, not ending)
         if not ending and not jsons:
             raise ValueError(
@@ -102,7 +101,7 @@ def save_checkpoint(
             f"{family.title} cannot express this model: "
             f"{str(error).rstrip('.')}. Received: layout={layout!r}"
         ) from error
-    dialect = _pick_dialect(model, layout, family, dialect)
+    dialect = _pick_dialect(model, layout, family, required, dialect)
     arrays = _to_dialect(arrays, dialect, endings[ending])
     if ending:
         _write_file(path, arrays, config)
@@ -132,9 +131,8 @@ def _pick_ending(path, endings, layout) -> str:
     )
 
 
-def _pick_dialect(model, layout, family, dialect) -> Dialect:
+def _pick_dialect(model, layout, family, required, dialect) -> Dialect:
     """Return the dialect: required, requested, as read, or the usual one."""
-    required = family.dialect_of(model.config)
     if required is not None and not dialect:
         return required
     if dialect is None:
@@ -155,16 +153,16 @@ def _pick_dialect(model, layout, family, dialect) -> Dialect:
 
 def _stored_config(config, family: Family) -> ViTConfig:
     """Return the configuration of the file, with the positions it stores."""
-    changes, known = {}, family.known_fields(config) or ()
+    changes, kept = {}, family.keeps(config)
     kind = config.position_embedding
     # Rotary and relative positions replace a table.
     others = {config.rotary_positions, config.relative_positions} - {"none"}
     if kind != family.no_table and not (kind == "none" and others):
         changes["position_embedding"] = "learned"
     # Rows and biases of zeros change nothing.
-    if "use_prefix_positions" not in known:
+    if "use_prefix_positions" not in kept:
         changes["use_prefix_positions"] = True
-    if "qkv_bias" not in known and config.qkv_bias == "none":
+    if "qkv_bias" not in kept and config.qkv_bias == "none":
         changes["qkv_bias"] = "all"
     return dataclasses.replace(config, **changes)
 
@@ -175,12 +173,6 @@ def _check_readable(family, names, config, jsons, is_folder) -> list[str]:
     Raises:
         ValueError: If readers would compute another model.
     """
-    known = family.known_fields(config)
-    for field in (*LATER_FIELDS, "use_pooling_norm", "representation_size"):
-        value = getattr(config, field)
-        if known is not None and field not in known:
-            if value != getattr(ViTConfig, field):
-                raise ValueError(f"it has no {field}={value!r}")
     shapes = Shapes(
         names,
         {

@@ -13,6 +13,8 @@ import tempfile
 import numpy as np
 import pytest
 
+from keras_vit import save_checkpoint
+
 
 def find_python():
     """Return a Python that has PyTorch, timm and transformers, or None."""
@@ -74,3 +76,35 @@ def close(actual, expected, tolerance, label):
     np.testing.assert_allclose(
         actual, expected, rtol=0, atol=tolerance, err_msg=label
     )
+
+
+def answer_there(models, layout, folder, images):
+    """Return the other library's answers with what we write of `models`.
+
+    A model that is refused has none; an answer may be an error. `images` is
+    the path of the images, or maps the names of the models to paths.
+    """
+    requests = {}
+    for name, model in models.items():
+        path = folder / f"written {name}"
+        try:
+            save_checkpoint(model, path, layout=layout)
+        except ValueError:
+            assert not path.exists()
+            continue
+        requests[name] = {
+            "task": f"load_{layout}",
+            "path": str(path),
+            "images": str(images[name] if type(images) is dict else images),
+            "output": f"{path}.npz",
+        }
+        if layout == "huggingface":
+            config = json.loads((path / "config.json").read_text())
+            requests[name]["kind"] = config["architectures"][0]
+    errors = work(list(requests.values()), folder, "written")
+    answers = dict(zip(requests, errors))
+    for name, error in answers.items():
+        if error is None:
+            with np.load(requests[name]["output"]) as file:
+                answers[name] = {key: file[key] for key in file.files}
+    return answers

@@ -126,12 +126,11 @@ def build_timm(
     details=False,
     resized=(),
 ):
-    """Write a random model of timm, images and its answers.
+    """Write a random model of timm and, of `images`, its answers.
 
-    `weights.safetensors`, of type `dtype`, and if `images` is a shape
-    `expected.npz`. With `hub`, arguments that a configuration holds, what
-    timm uploads in place of the file. `resized` holds (arguments, shape of
-    images) of models of other sizes that load the same weights.
+    With `hub`, arguments that a configuration holds, what timm uploads in place
+    of the file. `resized` holds (arguments, shape of images) of models of other
+    sizes that load the same weights.
     """
     timm = import_peer("timm")
     import torch
@@ -264,7 +263,7 @@ def answer_bit(path, arguments, shapes):
     np.savez(pathlib.Path(path).with_suffix(".answers.npz"), **found)
 
 
-def run_huggingface(model, images, details=False, **arguments):
+def run_huggingface(model, images, details=False):
     """Return the answers of `model`; its pooler's where it has no head."""
     import torch
 
@@ -274,7 +273,6 @@ def run_huggingface(model, images, details=False, **arguments):
             channels_first(images),
             output_hidden_states=details,
             output_attentions=details,
-            **arguments,
         )
     if "logits" in answer:
         found["logits"] = answer.logits.numpy()
@@ -290,56 +288,6 @@ def run_huggingface(model, images, details=False, **arguments):
         for index, attention in enumerate(answer.attentions):
             found[f"attention/{index}"] = attention.numpy()
     return found
-
-
-def build_huggingface(
-    folder,
-    arguments,
-    seed,
-    images=None,
-    family="ViT",
-    head="ForImageClassification",
-    pooler=None,
-    details=False,
-    resized=(),
-    raw=False,
-    max_shard_size=None,
-):
-    """Write a random model of Hugging Face, images and its answers.
-
-    What `save_pretrained` writes, or with `raw` the state dict as it is in
-    memory, and if `images` is a shape `expected.npz`. `resized` holds shapes
-    of images of other sizes.
-    """
-    transformers = import_peer("transformers")
-    from safetensors.torch import save_file
-
-    config = getattr(transformers, family + "Config")(**arguments)
-    config._attn_implementation = "eager"
-    choices = {} if pooler is None else {"add_pooling_layer": pooler}
-    model = getattr(transformers, family + head)(config, **choices)
-    fill(model, seed)
-    folder = pathlib.Path(folder)
-    folder.mkdir(parents=True)
-    if raw:
-        save_file(model.state_dict(), folder / "weights.safetensors")
-    elif max_shard_size:
-        model.save_pretrained(folder, max_shard_size=max_shard_size)
-    else:
-        model.save_pretrained(folder)
-    if images is None:
-        return
-    x = draw_images(images, seed)
-    expected = {"x": x, **run_huggingface(model, x, details)}
-    for index, shape in enumerate(resized):
-        x = draw_images(shape, seed + 1 + index)
-        answers = run_huggingface(
-            model, x, details=True, interpolate_pos_encoding=True
-        )
-        expected[f"resized/{index}/x"] = x
-        for key, value in answers.items():
-            expected[f"resized/{index}/{key}"] = value
-    np.savez(folder / "expected.npz", **expected)
 
 
 # Parts of the names of classes that are encoders with something behind them.
@@ -394,22 +342,41 @@ def flat_patches(pixels, size=8):
 
 
 def build_huggingface_class(
-    folder, kind, config, arguments, seed, side=32, resized=None
+    folder,
+    kind,
+    config,
+    arguments,
+    seed,
+    size=(32, 32),
+    resized=None,
+    details=False,
+    raw=False,
+    max_shard_size="50GB",
+    **choices,
 ):
     """Write a random model of the class `kind`, images and its answers.
 
-    `resized` are inputs beside larger images, for which positions are resized.
+    It is what `save_pretrained` writes, or with `raw` the state dict as it is
+    in memory. `resized` are inputs beside larger images, for which positions
+    are resized, and with `details` the answers have those of blocks.
     """
     transformers = import_peer("transformers")
+    from safetensors.torch import save_file
 
     config = getattr(transformers, config)(**arguments)
     config._attn_implementation = "eager"
-    model = fill(getattr(transformers, kind)(config), seed)
+    model = fill(getattr(transformers, kind)(config, **choices), seed)
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True)
-    model.save_pretrained(folder)
-    x = draw_images((2, side, side, 3), seed)
-    np.savez(folder / "expected.npz", x=x, **run_any_huggingface(model, x))
+    if raw:
+        save_file(model.state_dict(), folder / "weights.safetensors")
+    else:
+        model.save_pretrained(folder, max_shard_size=max_shard_size)
+    x = draw_images((2, *size, 3), seed)
+    found = run_any_huggingface(model, x)
+    if details:
+        found |= run_huggingface(model, x, details)
+    np.savez(folder / "expected.npz", x=x, **found)
     if resized is not None:
         x = draw_images((2, 56, 40, 3), seed)
         found = run_any_huggingface(model, x, **resized)
@@ -615,7 +582,6 @@ TASKS = {
         build_timm,
         build_architecture,
         answer_bit,
-        build_huggingface,
         build_huggingface_class,
         load_timm,
         load_huggingface,

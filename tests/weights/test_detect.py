@@ -86,31 +86,15 @@ def test_what_belongs_to_the_training_is_ignored(tmp_path):
     assert len(report.used) + len(report.ignored) == len(arrays)
 
 
-def test_another_network_is_refused_and_shown(tmp_path):
-    np.savez(tmp_path / "other.npz", **{"conv1/kernel": np.zeros(3)})
-    with pytest.raises(ValueError, match="not a ViT of a known family.*conv1"):
-        from_checkpoint(tmp_path / "other.npz")
-
-
 @pytest.mark.parametrize(
     ("name", "wrapper"),
     [
         (TOKEN, "target/"),
-        (TOKEN, "params/"),
-        (TIMM, "module."),
-        (TIMM, "model."),
-        (TIMM, "_orig_mod."),
-        (TIMM, "state_dict."),
         (TIMM, "module._orig_mod.model."),
-        (TIMM, "_orig_mod.module.teacher.backbone."),
         (TIMM, "model.student.module.backbone."),
         (TIMM, "encoder.module."),
         (TIMM, "_fsdp_wrapped_module.visual.trunk."),
-        ("hf_vit", "_orig_mod."),
         ("hf_vit", "state_dict.model.module.backbone."),
-        ("hf_vit", "module."),
-        ("hf_vit", "model."),
-        ("big_vision_gap.npz", "img/"),
         ("big_vision_gap.npz", "params/img/"),
     ],
 )
@@ -125,7 +109,7 @@ def test_what_may_stand_before_every_name(name, wrapper, tmp_path):
     assert_answers(model, name)
 
 
-@pytest.mark.parametrize("mark", ["_orig_mod.", "module.", FSDP])
+@pytest.mark.parametrize("mark", ["_orig_mod.", FSDP])
 def test_marks_inside_the_names_are_left_out(mark, tmp_path):
     arrays = forms.renamed(stored_in(TIMM), (r"^(blocks\.\d+\.)", rf"\1{mark}"))
     np.savez(tmp_path / "m.npz", **arrays)
@@ -215,17 +199,21 @@ def test_adapters_are_refused_with_the_way_to_merge_them(changes, tmp_path):
 @pytest.mark.parametrize(
     ("name", "more"),
     [
-        (TOKEN, ["opt_state/0/count", "step", "chrono/a"]),
-        (TOKEN, ["optimizer/x", "state/x", "measurements/x"]),
+        (TOKEN, ["opt_state/0/count", "step", "chrono/a", "optimizer/x"]),
+        (TOKEN, ["state/x", "measurements/x"]),
         (TIMM, ["mask_token", "epoch", "optimizer"]),
         ("hf_vit", ["vit.embeddings.mask_token"]),
         ("hf_vit", ["vit.embeddings.position_ids"]),
         ("big_vision_gap.npz", ["txt/head/kernel", "t", "b"]),
         ("keras_hub", ["seed_generator/vars/0", "optimizer/vars/0"]),
-        ("vit_keras.weights.h5", ["layers/dropout/seed_generator/vars/0"]),
-        ("vit_keras.weights.h5", ["optimizer/vars/0"]),
-        ("vit_keras.h5", ["optimizer_weights/adam/m"]),
-        ("vit_keras.h5", ["top_level_model_weights/x"]),
+        (
+            "vit_keras.weights.h5",
+            ["layers/dropout/seed_generator/vars/0", "optimizer/vars/0"],
+        ),
+        (
+            "vit_keras.h5",
+            ["optimizer_weights/adam/m", "top_level_model_weights/x"],
+        ),
     ],
     ids=str,
 )
@@ -238,14 +226,6 @@ def test_arrays_that_are_not_weights_are_ignored(name, more, tmp_path):
     with open_file(path) as checkpoint:
         source = find(checkpoint, Known(3, (32, 48)))
     assert set(more) <= set(source.ignored)
-
-
-def test_an_unknown_family_names_foreign_parts(tmp_path):
-    arrays = {"reg_token": np.zeros(3, "f4"), "a": np.zeros(3, "f4")}
-    np.savez(tmp_path / "m.npz", **arrays)
-    words = r"not a ViT of a known family.* They show register tokens"
-    with pytest.raises(ValueError, match=words):
-        from_checkpoint(tmp_path / "m.npz")
 
 
 @pytest.mark.parametrize("family", ["official", "big_vision", "timm"])

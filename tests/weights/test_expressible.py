@@ -9,7 +9,6 @@ from keras_vit import VisionTransformer, from_checkpoint, layers
 from keras_vit.layers import mlp
 from keras_vit.layers.pooling import TokenPooling
 from keras_vit.layers.positions import PositionEmbedding
-from keras_vit.layers.relative import RelativePositions
 from keras_vit.weights import load_checkpoint, save_checkpoint
 from keras_vit.weights.families import family
 from keras_vit.weights.write import WRITERS
@@ -51,29 +50,11 @@ class ProbingPooling(FirstPooling):
         return super().call(tokens) + self.probe
 
 
-class DoublePooling(FirstPooling):
-    """A pooling whose output is twice as wide."""
-
-    def call(self, tokens, mask=None):
-        token = super().call(tokens)
-        return ops.concatenate([token, token * token], axis=-1)
-
-    def compute_output_shape(self, input_shape):
-        return (input_shape[0], 2 * input_shape[-1])
-
-
 class DoubleNorm(layers.LayerNorm):
     """A norm with the weights of another."""
 
     def call(self, inputs, training=None):
         return 2 * super().call(inputs)
-
-
-class ShortNorm(layers.RmsNorm):
-    """A norm with one weight alone."""
-
-    def call(self, tokens, training=None):
-        return 2 * super().call(tokens)
 
 
 class SlopePositions(PositionEmbedding):
@@ -95,21 +76,6 @@ class FastPositions(layers.AxialRotaryPositions):
         return 2 * super().angles(y, x, sizes)
 
 
-class TurningPositions(layers.MixedRotaryPositions):
-    """Rotary positions with the weights of others."""
-
-    def angles(self, y, x, sizes):
-        return 2 * super().angles(y, x, sizes)
-
-
-class FlatPositions(RelativePositions):
-    """Relative positions without weights: patches prefer themselves."""
-
-    def call(self, tokens):
-        bias = ops.eye(tokens.shape[1], dtype=tokens.dtype)
-        return ops.repeat(bias[None, None], self.num_heads, axis=1)
-
-
 class DoubleTable(layers.RelativePositionTable):
     """Relative positions with the weights of others."""
 
@@ -121,7 +87,6 @@ class DoubleTable(layers.RelativePositionTable):
 ROWS = {
     "scaled_pooling": ("pooling", layers.POOLINGS, "foreign", ScaledPooling),
     "probing_pooling": ("pooling", layers.POOLINGS, "map_far", ProbingPooling),
-    "double_pooling": ("pooling", layers.POOLINGS, "foreign", DoublePooling),
     "activation": (
         "activation",
         layers.ACTIVATIONS,
@@ -129,7 +94,6 @@ ROWS = {
         keras.activations.mish,
     ),
     "double_norm": ("norm", layers.NORMS, "foreign", DoubleNorm),
-    "short_norm": ("norm", layers.NORMS, "foreign", ShortNorm),
     "slope_positions": (
         "position_embedding",
         layers.POSITION_EMBEDDINGS,
@@ -142,18 +106,6 @@ ROWS = {
         "centered_far",
         FastPositions,
     ),
-    "turning_positions": (
-        "rotary_positions",
-        layers.ROTARY_POSITIONS,
-        "foreign",
-        TurningPositions,
-    ),
-    "flat_positions": (
-        "relative_positions",
-        layers.RELATIVE_POSITIONS,
-        "foreign",
-        FlatPositions,
-    ),
     "double_table": (
         "relative_positions",
         layers.RELATIVE_POSITIONS,
@@ -164,7 +116,6 @@ ROWS = {
 # Between them, they are of all classes that models are written for.
 MODELS = {
     "plain": {},
-    "no_token": NO_TOKEN,
     "map": {**NO_TOKEN, "pooling": "map"},
     **LATER_KINDS,
 }
@@ -220,19 +171,10 @@ def test_a_new_row_is_refused_or_written_exactly(foreign, kind, tmp_path):
     ("foreign", "layout", "reason"),
     [
         ("scaled_pooling", "official", "pooling='foreign'"),
-        ("scaled_pooling", "timm", "pooling='foreign'"),
         ("probing_pooling", "timm", "pooling='map_far'"),
         ("activation", "official", "activation='mish'"),
-        ("activation", "big_vision", "activation='mish'"),
-        ("activation", "timm", "activation='mish'"),
         ("activation", "huggingface", "activation='mish'"),
-        ("short_norm", "timm", "norm='foreign'"),
         ("fast_positions", "timm", "rotary_positions='centered_far'"),
-        (
-            "double_table",
-            "huggingface",
-            "relative_positions='foreign'",
-        ),
     ],
     indirect=["foreign"],
 )

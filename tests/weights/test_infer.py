@@ -20,18 +20,20 @@ from tests.weights.cases import (
 
 def test_heads_come_from_the_argument(alone):
     path = alone(TIMM)
-    with pytest.raises(ValueError, match="does not store the number of heads"):
+    with pytest.raises(ValueError, match=f"^{path}: timm .* does not store"):
         from_checkpoint(path)
     assert from_checkpoint(path, num_heads=3).config.num_heads == 3
     with pytest.raises(ValueError, match="`num_heads` must divide"):
         from_checkpoint(path, num_heads=5)
 
 
-def test_heads_that_the_file_shows_are_not_overruled():
+@pytest.mark.parametrize("name", [TOKEN, TIMM])
+def test_heads_that_the_file_shows_are_not_overruled(name):
     with pytest.raises(ValueError, match=r"has 3 heads. .*num_heads=4"):
-        from_checkpoint(path_of(TOKEN), num_heads=4)
-    with pytest.raises(ValueError, match=r"has 3 heads. .*num_heads=4"):
-        from_checkpoint(path_of(TIMM), num_heads=4)
+        from_checkpoint(path_of(name), num_heads=4)
+    assert from_checkpoint(path_of(name), num_heads="published").config == (
+        from_checkpoint(path_of(name)).config
+    )
 
 
 def test_the_published_number_of_heads_is_suggested_and_not_assumed():
@@ -45,44 +47,28 @@ def test_the_published_number_of_heads_is_suggested_and_not_assumed():
     assert find(source).config.num_heads == 12
 
 
-def test_the_published_number_of_heads_is_assumed_if_asked_for():
+def test_the_published_number_of_heads_is_assumed_if_asked_for(alone):
     source = checkpoint_of("timm", VARIANTS["B/16"].config)
     with pytest.warns(UserWarning, match="number of heads: 12 are assumed"):
         found = find(source, Known("published"))
     assert found.config.num_heads == 12
-
-
-def test_heads_of_no_published_model_are_not_assumed(alone):
+    # No published model has this size.
     with pytest.raises(ValueError, match="does not store the number of heads"):
         from_checkpoint(alone(TIMM), num_heads="published")
 
 
-@pytest.mark.parametrize("value", [0, -2, "6", "publish", 3.0, True])
-def test_a_number_of_heads_that_cannot_be_one(value, alone):
-    received = f"Received: num_heads={value!r}"
-    rule = f"`num_heads` must be a whole .* or 'published'. {received}$"
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        *(("num_heads", v) for v in (0, "6", 3.0, True)),
+        ("architecture", 3),
+    ],
+)
+def test_an_argument_that_cannot_be_one(argument, value, alone):
+    rule = f"^`{argument}` must be .*Received: {argument}={value!r}$"
     for read in (from_checkpoint, read_preprocessing):
-        with pytest.raises(ValueError, match=f"^{rule}"):
-            read(alone(TIMM), num_heads=value)
-    with pytest.raises(ValueError, match=f"^{rule}"):
-        find(checkpoint_of("timm", VARIANTS["B/16"].config), Known(value))
-
-
-def test_an_architecture_that_is_no_name(alone):
-    rule = "^`architecture` must be a name, such as .*architecture=3$"
-    with pytest.raises(ValueError, match=rule):
-        from_checkpoint(alone(TIMM), architecture=3)
-
-
-def test_what_is_asked_follows_a_colon_after_the_file(alone):
-    path = alone(TIMM)
-    with pytest.raises(ValueError, match=f"^{path}: timm .* does not store"):
-        from_checkpoint(path)
-
-
-def test_heads_that_the_file_shows_need_no_published_model():
-    model = from_checkpoint(path_of(TOKEN), num_heads="published")
-    assert model.config.num_heads == 3
+        with pytest.raises(ValueError, match=rule):
+            read(alone(TIMM), **{argument: value})
 
 
 def test_a_damaged_array_is_outvoted_and_named(tmp_path):
@@ -99,6 +85,18 @@ def test_a_damaged_array_is_outvoted_and_named(tmp_path):
         "head/kernel (24, 8), expected (24, 7)",
     ):
         assert words in str(error.value)
+
+
+def test_all_blocks_have_biases_of_queries_or_none(tmp_path):
+    arrays = stored_in(TIMM)
+    lost = arrays.pop("blocks.1.attn.qkv.bias")
+    np.savez(tmp_path / "m.npz", **arrays)
+    with pytest.raises(ValueError, match="missing: blocks.1.attn.qkv.bias"):
+        from_checkpoint(tmp_path / "m.npz", num_heads=3)
+    arrays.pop("blocks.0.attn.qkv.bias")
+    np.savez(tmp_path / "m.npz", **arrays)
+    model = from_checkpoint(tmp_path / "m.npz", num_heads=3)
+    assert model.config.qkv_bias == "none" and lost.any()
 
 
 def test_a_norm_after_the_pooling_implies_averaging(tmp_path):

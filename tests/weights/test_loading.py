@@ -371,11 +371,11 @@ ERRORS = {
     ),
     "size_in_text": (
         lambda: from_checkpoint(path_of(TOKEN), image_size="48"),
-        "`image_size` must be a whole number",
+        "`image_size` must be",
     ),
     "size_of_halves": (
         lambda: from_checkpoint(path_of(TOKEN), image_size=(32, 48.5)),
-        "`image_size` must be a whole number",
+        "`image_size` must be",
     ),
     "typing_error": (
         lambda: from_checkpoint(path_of(TOKEN), dropout=0.1),

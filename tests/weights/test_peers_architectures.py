@@ -15,7 +15,7 @@ from keras_vit import from_checkpoint, save_checkpoint
 from keras_vit.weights.read import read_preprocessing
 from tests.tiny import LATER_KINDS, SAPIENS_2, noise, to_numpy
 from tests.weights.cases import make
-from tests.weights.peer_process import HYBRID, MARKS, work
+from tests.weights.peer_process import HYBRID, MARKS, answer_there, work
 
 pytestmark = MARKS
 
@@ -257,7 +257,8 @@ quiet = pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
 
 @pytest.mark.parametrize("name", SAME_NAMES)
 @quiet
-def test_a_file_written_again_is_the_same(name, built, tmp_path):
+def test_what_is_written_again_is_the_same(name, built, tmp_path):
+    """The arrays of a file, and the configuration of a folder."""
     folder = built(f"arch/{name}")
     model = from_checkpoint(folder)
     save_checkpoint(model, tmp_path / "model.safetensors", layout="timm")
@@ -266,13 +267,6 @@ def test_a_file_written_again_is_the_same(name, built, tmp_path):
     assert before.keys() == after.keys()
     for key, array in before.items():
         np.testing.assert_array_equal(after[key], array, key)
-
-
-@pytest.mark.parametrize("name", SAME_NAMES)
-@quiet
-def test_a_folder_written_again_is_read(name, built, tmp_path):
-    folder = built(f"arch/{name}")
-    model = from_checkpoint(folder)
     try:
         save_checkpoint(model, tmp_path / "again", layout="timm")
     except ValueError as error:
@@ -314,35 +308,6 @@ LOADED_THERE = (
 )
 
 
-@pytest.fixture(scope="module")
-def written(built, peers_folder):
-    """Return a function from an architecture to timm's answers."""
-    requests = []
-    for name in LOADED_THERE:
-        folder = built(f"arch/{name}")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = from_checkpoint(folder)
-        path = peers_folder / f"written/{name}"
-        save_checkpoint(model, path, layout="timm")
-        requests.append(
-            {
-                "task": "load_timm",
-                "path": str(path),
-                "images": str(folder / "expected.npz"),
-                "output": str(path) + ".npz",
-            }
-        )
-    errors = dict(zip(LOADED_THERE, work(requests, peers_folder, "written")))
-
-    def answer_of(name):
-        assert errors[name] is None, errors[name]
-        with np.load(peers_folder / f"written/{name}.npz") as file:
-            return file["logits"]
-
-    return answer_of
-
-
 # One of each kind that the package can build, whether timm has it or not.
 KINDS = {
     **LATER_KINDS,
@@ -368,66 +333,50 @@ KINDS = {
         "num_classes": 0,
     },
 }
+WRITTEN_KINDS = {
+    "clip",
+    "deit",
+    "beit",
+    "relative_mlp",
+    "eva02",
+    "mixed",
+    "dinov3",
+    "sapiens2",
+    "eva_after",
+    "eva_clip",
+    "rms",
+    "after",
+    "centered_tokens",
+}
 
 
 @pytest.fixture(scope="module")
-def any_kind(peers_folder):
-    """Return timm's outputs with the written files, None if refused."""
-    x = noise(2, 32, 32, 3)
-    np.savez(peers_folder / "x.npz", x=x)
-    expected, requests = {}, {}
-    for name, choices in KINDS.items():
-        model = make(**{"activation": "exact", **choices})
-        path = peers_folder / f"kind/{name}"
-        try:
-            save_checkpoint(model, path, layout="timm")
-        except ValueError:
-            assert not path.exists()
-            continue
-        expected[name] = to_numpy(model(x))
-        requests[name] = {
-            "task": "load_timm",
-            "path": str(path),
-            "images": str(peers_folder / "x.npz"),
-            "output": str(path) + ".npz",
-        }
-    errors = work(list(requests.values()), peers_folder, "kinds")
-    return expected, dict(zip(requests, errors))
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_any_kind_is_refused_or_right_there(name, any_kind, peers_folder):
-    expected, errors = any_kind
-    if name not in expected:
-        return
-    assert errors[name] is None, errors[name]
-    with np.load(peers_folder / f"kind/{name}.npz") as file:
-        answer = file["logits"]
-    error = np.abs(answer - expected[name]).max()
-    assert error < 5e-6 * np.abs(expected[name]).max()
-
-
-def test_the_kinds_that_are_written(any_kind):
-    assert any_kind[0].keys() == {
-        "clip",
-        "deit",
-        "beit",
-        "relative_mlp",
-        "eva02",
-        "mixed",
-        "dinov3",
-        "sapiens2",
-        "eva_after",
-        "eva_clip",
-        "rms",
-        "after",
-        "centered_tokens",
+def answered(built, peers_folder):
+    """Return timm's answers with the written files, and ours."""
+    models = {
+        name: make(**{"activation": "exact", **choices})
+        for name, choices in KINDS.items()
+    }
+    np.savez(peers_folder / "x.npz", x=noise(2, 32, 32, 3))
+    images = dict.fromkeys(KINDS, peers_folder / "x.npz")
+    for name in LOADED_THERE:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            models[name] = from_checkpoint(built(f"arch/{name}"))
+        images[name] = built(f"arch/{name}") / "expected.npz"
+    found = answer_there(models, "timm", peers_folder, images)
+    return found, {
+        name: to_numpy(models[name](np.load(images[name])["x"]))
+        for name in found
     }
 
 
-@pytest.mark.parametrize("name", LOADED_THERE)
-def test_timm_answers_the_same_with_what_we_write(name, built, written):
-    with np.load(built(f"arch/{name}") / "expected.npz") as file:
-        expected = file["logits"]
-    answer = written(name)
-    assert np.abs(answer - expected).max() < 5e-6 * np.abs(expected).max()
+@pytest.mark.parametrize("name", [*sorted(WRITTEN_KINDS), *LOADED_THERE])
+def test_timm_answers_the_same_with_what_we_write(name, answered):
+    there, here = (answers[name] for answers in answered)
+    assert isinstance(there, dict), there
+    assert np.abs(there["logits"] - here).max() < 5e-6 * np.abs(here).max()
+
+
+def test_what_timm_does_not_compute_is_refused(answered):
+    assert answered[0].keys() == {*WRITTEN_KINDS, *LOADED_THERE}

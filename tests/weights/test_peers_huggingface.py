@@ -11,10 +11,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from keras_vit import from_checkpoint, save_checkpoint
+from keras_vit.models.features import run_with_scores
 from keras_vit.weights.read import read_preprocessing
 from tests.tiny import LATER_KINDS, noise, to_numpy
 from tests.weights.cases import make
-from tests.weights.peer_process import MARKS, work
+from tests.weights.peer_process import MARKS, answer_there, work
+from tests.weights.test_peers import all_close, answers_of
 
 pytestmark = MARKS
 
@@ -97,6 +99,22 @@ SIGLIP_2 = {**SIGLIP, "vision_config": FLAT}
 # Class, configuration, arguments; the class may follow a remark.
 CASES = {
     "ViTModel": ("ViTConfig", TINY),
+    "small pooler ViTModel": ("ViTConfig", {**TINY, "pooler_output_size": 20}),
+    "no pooler ViTModel": ("ViTConfig", TINY),
+    "no head ViTForImageClassification": (
+        "ViTConfig",
+        {**TINY, "num_labels": 0},
+    ),
+    "rectangle ViTForImageClassification": (
+        "ViTConfig",
+        {**TINY, **LABELS, "image_size": (24, 48)},
+    ),
+    "tanh ViTModel": ("ViTConfig", {**TINY, "hidden_act": "gelu_new"}),
+    "relu ViTModel": ("ViTConfig", {**TINY, "hidden_act": "relu"}),
+    "epsilon ViTModel": ("ViTConfig", {**TINY, "layer_norm_eps": 1e-2}),
+    "no bias ViTModel": ("ViTConfig", {**TINY, "qkv_bias": False}),
+    "raw ViTForImageClassification": ("ViTConfig", {**TINY, **LABELS}),
+    "shards ViTForImageClassification": ("ViTConfig", {**TINY, **LABELS}),
     "ViTForImageClassification": ("ViTConfig", {**TINY, **LABELS}),
     "ViTForMaskedImageModeling": ("ViTConfig", {**TINY, "encoder_stride": 8}),
     "DeiTModel": ("DeiTConfig", TINY),
@@ -277,7 +295,24 @@ CASES = {
         {**TIMM, **LABELS},
     ),
 }
+# Further arguments of the worker.
+OPTIONS = {
+    "ViTForImageClassification": {"details": True},
+    "no pooler ViTModel": {"add_pooling_layer": False},
+    "rectangle ViTForImageClassification": {"size": (24, 48)},
+    "raw ViTForImageClassification": {"raw": True, "details": True},
+    "shards ViTForImageClassification": {"max_shard_size": "50KB"},
+    **{
+        f"border {kind}": {"size": (38, 38)}
+        for kind in ("ViTModel", "CLIPVisionModel", "SiglipVisionModel")
+    },
+}
 REFUSED = {
+    "mish ViTModel": (
+        "ViTConfig",
+        {**TINY, "hidden_act": "mish"},
+        "hidden_act='mish'",
+    ),
     "grouped Sapiens2Model": (
         "Sapiens2Config",
         {**TINY, "num_key_value_heads_per_layer": [3, 1]},
@@ -346,8 +381,8 @@ def built(peers_folder):
             "config": config,
             "arguments": arguments,
             "seed": seed,
-            "side": 38 if name.startswith("border") else 32,
             "resized": RESIZED.get(name),
+            **OPTIONS.get(name, {}),
         }
         for seed, (name, (config, arguments, *_)) in enumerate(rows.items())
     ]
@@ -374,6 +409,21 @@ def pixels_for(model, name, x):
     return (x - np.float32(settings.mean)) / np.float32(settings.deviation)
 
 
+def attention_of(model, x):
+    """Return the attention maps of every block."""
+    names = [layer.name for layer in model.layers]
+    blocks = [name for name in names if name.startswith("block_")]
+    before = [names[names.index(name) - 1] for name in blocks]
+    outputs = [model.get_layer(name).output for name in before]
+    inputs = keras.Model(model.input, outputs)(x)
+    found = {}
+    for index, (name, tokens) in enumerate(zip(blocks, inputs)):
+        block = model.get_layer(name)
+        _, scores = run_with_scores(block, tokens)
+        found[f"attention/{index}"] = to_numpy(scores)
+    return found
+
+
 # CLIP returns the tokens before the last norm.
 BEFORE_NORM = ("CLIP", "MetaClip2", "MLCD")
 
@@ -388,9 +438,15 @@ def test_a_class_answers_the_same(name, built):
     # Tables may be larger than the images.
     is_large = name.startswith("large")
     size = x.shape[1:3] if is_large else None
-    model = from_checkpoint(folder, image_size=size)
+    is_raw = name.startswith("raw")
+    path = folder / "weights.safetensors" if is_raw else folder
+    heads = 3 if is_raw else None
+    model = from_checkpoint(path, image_size=size, num_heads=heads)
     x = pixels_for(model, name, x)
     assert expected
+    if "hidden/0" in expected:
+        all_close(answers_of(model, x), expected, 5e-6, name)
+        all_close(attention_of(model, x), expected, 1e-6, name)
     if "answer" in expected:
         is_close(to_numpy(model(x)), expected["answer"])
     if "tokens" in expected:
@@ -421,8 +477,8 @@ TELLING = (
 @pytest.mark.parametrize("name", CASES)
 def test_a_file_that_lacks_a_part_is_refused(name, built, tmp_path):
     """All arrays of a part at once, as if the model never had it."""
-    if name.startswith("Timm"):
-        return  # See the architectures of timm.
+    if name.startswith(("Timm", "raw", "shards")):
+        return  # See the architectures of timm, and the class itself.
     folder = built(name)
     arrays = load_file(folder / "model.safetensors")
     shutil.copy(folder / "config.json", tmp_path)
@@ -516,47 +572,6 @@ NOT_WRITTEN = {
 }
 
 
-@pytest.fixture(scope="module")
-def written(built, peers_folder):
-    """Return a function from the name of a case to the answers there."""
-    requests = []
-    for name, kind in WRITTEN.items():
-        folder, path = built(name), peers_folder / f"written {name}"
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = from_checkpoint(folder)
-        save_checkpoint(model, path, layout="huggingface")
-        requests.append(
-            {
-                "task": "load_huggingface",
-                "path": str(path),
-                "images": str(folder / "expected.npz"),
-                "output": f"{path}.npz",
-                "kind": kind,
-            }
-        )
-    errors = dict(zip(WRITTEN, work(requests, peers_folder, "written")))
-
-    def answer_of(name):
-        assert errors[name] is None, errors[name]
-        described = peers_folder / f"written {name}" / "config.json"
-        assert json.loads(described.read_text())["architectures"] == [
-            WRITTEN[name]
-        ]
-        with np.load(peers_folder / f"written {name}.npz") as file:
-            return file["logits"]
-
-    return answer_of
-
-
-@pytest.mark.parametrize("name", WRITTEN)
-def test_what_we_write_answers_the_same(name, built, written):
-    with np.load(built(name) / "expected.npz") as file:
-        expected = file["answer"]
-    answer = written(name)
-    assert np.abs(answer - expected).max() < 5e-6 * np.abs(expected).max()
-
-
 @pytest.mark.parametrize("name", NOT_WRITTEN)
 @pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
 def test_what_has_no_class_is_refused(name, built, tmp_path):
@@ -605,59 +620,50 @@ KINDS = {
     },
     "probe": {**LATER_KINDS["aimv2"], "pooling": "probe", "num_classes": 0},
 }
+WRITTEN_KINDS = {
+    "aimv2_headless",
+    "beit",
+    "beit_headless",
+    "clip_headless",
+    "deit",
+    "dinov2",
+    "dinov2_token",
+    "dinov3_scale",
+    "probe",
+    "siglip",
+}
 
 
 @pytest.fixture(scope="module")
-def any_kind(peers_folder):
-    """Return the outputs here and the errors there for the written files."""
-    x = noise(2, 32, 32, 3)
-    np.savez(peers_folder / "x.npz", x=x)
-    expected, requests = {}, {}
-    for name, choices in KINDS.items():
-        model = make(**choices)
-        path = peers_folder / f"kind {name}"
-        try:
-            save_checkpoint(model, path, layout="huggingface")
-        except ValueError:
-            assert not path.exists()
-            continue
-        described = json.loads((path / "config.json").read_text())
-        expected[name] = to_numpy(model(x))
-        requests[name] = {
-            "task": "load_huggingface",
-            "path": str(path),
-            "images": str(peers_folder / "x.npz"),
-            "output": f"{path}.npz",
-            "kind": described["architectures"][0],
-        }
-    errors = work(list(requests.values()), peers_folder, "kinds")
-    return expected, dict(zip(requests, errors))
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_any_kind_is_refused_or_right_there(name, any_kind, peers_folder):
-    expected, errors = any_kind
-    if name not in expected:
-        return
-    assert errors[name] is None, errors[name]
-    with np.load(peers_folder / f"kind {name}.npz") as file:
-        # AIMv2 without its pooling returns the tokens.
-        tokens = file["encoded"].mean(axis=1) if "encoded" in file else None
-        answer = file["logits"] if "logits" in file else tokens
-    error = np.abs(answer - expected[name]).max()
-    assert error < 5e-6 * np.abs(expected[name]).max()
-
-
-def test_the_kinds_that_are_written(any_kind):
-    assert any_kind[0].keys() == {
-        "aimv2_headless",
-        "beit",
-        "beit_headless",
-        "clip_headless",
-        "deit",
-        "dinov2",
-        "dinov2_token",
-        "dinov3_scale",
-        "probe",
-        "siglip",
+def answered(built, peers_folder):
+    """Return the answers there with the written files, and ours."""
+    models = {name: make(**choices) for name, choices in KINDS.items()}
+    np.savez(peers_folder / "x.npz", x=noise(2, 32, 32, 3))
+    images = dict.fromkeys(KINDS, peers_folder / "x.npz")
+    for name in WRITTEN:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            models[name] = from_checkpoint(built(name))
+        images[name] = built(name) / "expected.npz"
+    found = answer_there(models, "huggingface", peers_folder, images)
+    for name, kind in WRITTEN.items():
+        path = peers_folder / f"written {name}" / "config.json"
+        assert json.loads(path.read_text())["architectures"] == [kind]
+    return found, {
+        name: to_numpy(models[name](np.load(images[name])["x"]))
+        for name in found
     }
+
+
+@pytest.mark.parametrize("name", [*sorted(WRITTEN_KINDS), *WRITTEN])
+def test_what_we_write_answers_the_same(name, answered):
+    there, here = (answers[name] for answers in answered)
+    assert isinstance(there, dict), there
+    # AIMv2 without its pooling returns the tokens.
+    answer = there.get("logits")
+    answer = there["encoded"].mean(axis=1) if answer is None else answer
+    assert np.abs(answer - here).max() < 5e-6 * np.abs(here).max()
+
+
+def test_what_transformers_does_not_compute_is_refused(answered):
+    assert answered[0].keys() == {*WRITTEN_KINDS, *WRITTEN}

@@ -63,22 +63,33 @@ def test_eva_02(tmp_path):
     assert_same(model, path, architecture="eva02_base_patch14_224")
 
 
-def test_eva_with_what_its_pretraining_has(tmp_path):
+@pytest.mark.parametrize(
+    ("prefix", "more"),
+    [
+        # The pretraining of EVA, and the text tower of EVA-CLIP.
+        ("", ["lm_head.bias", "blocks.0.attn.relative_position_index"]),
+        ("visual.", ["logit_scale", "text.ln_final.weight"]),
+        (
+            "",
+            [
+                "mask_token",
+                "decoder_embed.weight",
+                "decoder_pos_embed",
+                "decoder_blocks.0.norm1.weight",
+                "decoder_norm.bias",
+                "decoder_pred.weight",
+            ],
+        ),
+    ],
+)
+def test_what_stands_beside_the_encoder_is_left_out(prefix, more, tmp_path):
     model = make(activation="exact", num_classes=0)
     arrays, path = write_original(model, tmp_path, ())
-    head = {"lm_head.weight": CONSTANT, "lm_head.bias": CONSTANT[0]}
-    index = {"blocks.0.attn.relative_position_index": CONSTANT}
-    save_file({**arrays, **head, **index, "mask_token": CONSTANT}, path)
+    arrays = {prefix + name: array for name, array in arrays.items()}
+    save_file({**arrays, **dict.fromkeys(more, CONSTANT)}, path)
     assert_same(model, path, activation="exact")
-
-
-def test_the_image_tower_of_eva_clip(tmp_path):
-    model = make(activation="exact")
-    arrays, path = write_original(model, tmp_path, ())
-    arrays = {f"visual.{name}": array for name, array in arrays.items()}
-    arrays |= {"logit_scale": CONSTANT, "text.ln_final.weight": CONSTANT}
-    save_file(arrays, path)
-    assert_same(model, path, activation="exact")
+    is_mae = "decoder_pos_embed" in more
+    assert (resize_of(path) == "bicubic") == is_mae
 
 
 def test_deit_iii_by_its_architecture(tmp_path):
@@ -161,9 +172,7 @@ TRAINING_HEADS = {
 }
 
 
-@pytest.mark.parametrize(
-    "prefix", ["", "backbone.", "module.backbone.", "teacher.backbone."]
-)
+@pytest.mark.parametrize("prefix", ["", "teacher.backbone."])
 def test_what_the_training_of_dino_writes(prefix, tmp_path):
     """Its blocks may be in groups, and its heads are beside them."""
     model = make_dinov2(position_resize="bicubic_offset")
@@ -176,17 +185,6 @@ def test_what_the_training_of_dino_writes(prefix, tmp_path):
     save_file({**arrays, **heads, f"{prefix}mask_token": CONSTANT}, path)
     assert_same(model, path)
     assert resize_of(path) == "bicubic_offset"
-
-
-def test_the_decoder_of_mae_is_left_out(tmp_path):
-    model = make(activation="exact", num_classes=0)
-    arrays, path = write_original(model, tmp_path, ())
-    decoder = ("embed.weight", "pos_embed", "blocks.0.norm1.weight")
-    decoder = {f"decoder_{name}": CONSTANT for name in decoder}
-    others = {"decoder_norm.bias": CONSTANT, "decoder_pred.weight": CONSTANT}
-    save_file({**arrays, **decoder, **others, "mask_token": CONSTANT}, path)
-    assert_same(model, path, activation="exact")
-    assert resize_of(path) == "bicubic"
 
 
 DINO_V3_MODEL = {

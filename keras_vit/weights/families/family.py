@@ -23,8 +23,6 @@ from keras_vit.layers import POSITION_EMBEDDINGS
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.weights.families.inference import (
-    NOTHING_KNOWN,
-    Known,
     Shapes,
     infer,
 )
@@ -73,15 +71,11 @@ TORCH_WRAPPERS = (
 
 
 class Form(NamedTuple):
-    """The form in which a file stores a weight; both functions return views.
+    """The form in which a file stores a weight; both functions return views."""
 
-    Args:
-        to_file: Maps the weight and the number of heads to the stored array.
-        to_ours: Maps the stored array and the shape of the weight to the
-            weight.
-    """
-
+    # From the weight and the number of heads.
     to_file: Callable[[np.ndarray, int], np.ndarray]
+    # From the stored array and the shape of the weight.
     to_ours: Callable[[np.ndarray, tuple], np.ndarray]
 
 
@@ -93,19 +87,12 @@ Changes = tuple[tuple[str, str], ...]
 
 
 class Part(NamedTuple):
-    """One array of a file: a weight of the model, or one of several in it.
+    """One array of a file: a weight of the model, or one of several in it."""
 
-    Args:
-        name: Name of the array in the family.
-        form: Form of the array in the file.
-        shape: Shape of the array in the model.
-        optional: Not empty if it may be missing in a file, together with all
-            others that have the same text.
-    """
-
-    name: str
+    name: str  # In the family.
     form: Form
-    shape: tuple
+    shape: tuple  # In the model.
+    # Not empty if it may be missing, with all others of the same text.
     optional: str = ""
 
     def shape_in_file(self, num_heads: int) -> tuple:
@@ -115,35 +102,23 @@ class Part(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """Other names of some layers, in a part of the files of a family.
+    """Other names of some layers, in a part of the files of a family."""
 
-    Args:
-        shown_by: Pattern of names. A file with such a name has the variant.
-        layers: The names of the layers that differ; None if the files lack
-            the layer.
-        style: The weights that differ.
-        used_by: Returns whether the file of a model is written with it.
-        stated_by: Returns whether the JSON beside a file states it.
-    """
-
-    shown_by: str
+    shown_by: str  # Pattern of names that only such files have.
+    # The layers and weights that differ; None for a layer that files lack.
     layers: dict[str, str | tuple[str, ...] | None] = {}
     style: Style = {}
+    # Whether the file of a model is written so, and whether JSON states it.
     used_by: Callable[[ViTConfig], bool] = lambda config: False
     stated_by: Callable[[dict], bool] = lambda json: False
 
 
 class Dialect(NamedTuple):
-    """Another way in which a family writes the names of its arrays.
+    """Another way in which a family writes the names of its arrays."""
 
-    Args:
-        changes: Changes of the usual names.
-        stack: Pattern of the numbered part of a name, and its replacement in
-            the name of an array that contains the weights of all blocks; None
-            if each block has its own arrays.
-    """
-
-    changes: Changes = ()
+    changes: Changes = ()  # Of the usual names.
+    # Pattern of the numbered part of a name, and its replacement in the name
+    # of an array for all blocks; None if each block has its own arrays.
     stack: tuple[str, str] | None = None
 
 
@@ -192,16 +167,11 @@ class Family:
     # The endings of files that are written, and the prefix of their names; ""
     # for folders. Empty if the family is read only.
     endings: dict[str, str] = {}
-    # Fields of ViTConfig that config.json of a folder states.
-    stated_fields: tuple[str, ...] = ()
 
     # ------------------------------------------------------------------ names
 
     def names(self, config: ViTConfig) -> dict[str, list[Part]]:
         """Return the arrays in a file for each weight of a model.
-
-        Args:
-            config: Configuration of the model.
 
         Raises:
             ValueError: If the family has no name for a layer.
@@ -240,9 +210,7 @@ class Family:
     def name_of(self, path: str, **numbers) -> str | None:
         """Return the name of a weight, or of its first part, if it has one.
 
-        Args:
-            path: Path of the weight, with "#" for numbers.
-            **numbers: The numbers: `i` of the block; `s`, `u` of a unit.
+        `path` has "#" for numbers: `i` of the block; `s`, `u` of a unit.
         """
         layer = path.rpartition("/")[0]
         name, row = self.layers.get(layer), self.style_of(path)
@@ -289,22 +257,7 @@ class Family:
 
     # ---------------------------------------------------------------- reading
 
-    def read(
-        self, json: dict, shapes: Shapes, known: Known = NOTHING_KNOWN
-    ) -> ViTConfig:
-        """Return the configuration of the model in a file.
-
-        Args:
-            json: The JSON beside it.
-            shapes: The shapes of its arrays. Receives notes on assumptions,
-                and questions that the file leaves open.
-            known: What the caller knows, for a file that does not show it.
-
-        Raises:
-            ValueError: If the arrays do not determine a size, or no
-                VisionTransformer computes the model.
-        """
-        return infer(self, json, shapes, known)
+    read = infer
 
     def prepare(self, shapes: dict[str, tuple]) -> dict[str, tuple]:
         """Rename arrays where patterns are not enough.
@@ -323,11 +276,7 @@ class Family:
         return json
 
     def read_hints(self, json: dict) -> dict:
-        """Return the fields of ViTConfig that the JSON of the family states.
-
-        Raises:
-            ValueError: If no VisionTransformer computes what it states.
-        """
+        """Return the fields of ViTConfig that the JSON of the family states."""
         return {}
 
     def guess_heads(self, config: ViTConfig, hints: dict) -> int | None:
@@ -339,10 +288,8 @@ class Family:
     ) -> ViTConfig:
         """Return the configuration that the family's code computes.
 
-        Args:
-            config: What names and shapes show.
-            hints: What the JSON states.
-            shapes: The shapes in the file; receives notes.
+        `config` is what names and shapes show, `hints` what the JSON states;
+        `shapes` receives notes.
 
         Raises:
             ValueError: If no VisionTransformer computes it.
@@ -358,10 +305,8 @@ class Family:
     def settle(self, config: ViTConfig, read: Callable) -> ViTConfig:
         """Return the configuration with the constants in a file.
 
-        Args:
-            config: The configuration.
-            read: Returns an array that is not a weight by the end of its
-                name, None without it.
+        `read` returns an array that is not a weight by the end of its name,
+        None without it.
         """
         return config
 
@@ -383,20 +328,13 @@ class Family:
         """
         return {}
 
-    def known_fields(self, config: ViTConfig) -> Collection[str] | None:
-        """Return the fields after 2021 that the class of a model knows.
+    def keeps(self, config: ViTConfig) -> Collection[str]:
+        """Return fields that a file can state; others are written as zeros."""
+        return ()
 
-        None stands for a family whose names show whether it knows them.
-        """
-        return None
-
-    def written_by(self, config: ViTConfig) -> "Family":
-        """Return the family in whose names a model is written."""
-        return self
-
-    def dialect_of(self, config: ViTConfig) -> Dialect | None:
-        """Return the dialect that a model requires; None for a free choice."""
-        return None
+    def written_by(self, config: ViTConfig) -> tuple["Family", Dialect | None]:
+        """Return the names and the dialect of a model; None for any."""
+        return self.of_model(config), None
 
     def prefix_rows(self, config: ViTConfig) -> int:
         """Return the rows before the patches in the table that is written."""
@@ -425,13 +363,22 @@ class Family:
     def class_entries(self, names: Sequence[str]) -> dict | None:
         """Return the entries of config.json with the names of the classes.
 
-        Args:
-            names: The names in the order of the logits.
-
-        Returns:
-            The entries; None if folders of the family have no such names.
+        They are in the order of the logits. None if folders of the family have
+        no such names.
         """
         return None
+
+
+def choose(table: dict, config: ViTConfig, field: str):
+    """Return the row of a table for a field.
+
+    Raises:
+        ValueError: If the table has none; names the field.
+    """
+    value = getattr(config, field)
+    if value not in table:
+        raise ValueError(f"it has no {field}={value!r}")
+    return table[value]
 
 
 def rename(name: str, changes: Changes) -> str:
@@ -593,12 +540,8 @@ SINGLES = {"token": ("/vars/0", SAME), "embedding": ("/vars/0", SAME)}
 def _make_style(endings, kernel, singles, are_heads_apart=False) -> Style:
     """Return the style of a library.
 
-    Args:
-        endings: Endings of the names of a kernel and a bias, and of the scale
-            and the bias of a norm.
-        kernel: Form of a kernel.
-        singles: Rows of weights that are alone in their layer.
-        are_heads_apart: Whether projections have an axis for the heads.
+    `endings` are those of a kernel and a bias, and of the scale and the bias
+    of a norm; `singles` are rows of weights that are alone in their layer.
     """
     style = {
         "kernel": (endings[0], kernel),

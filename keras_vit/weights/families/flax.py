@@ -38,10 +38,7 @@ TO_LINEN = (
 def flax_layers(attention: int, norm: int, mlp: int) -> dict:
     """Return the names that the official code and big_vision share.
 
-    Args:
-        attention: Number in the name of the attention of a block.
-        norm: Number in the name of the norm before the MLP.
-        mlp: Number in the name of the MLP.
+    The numbers are those in the names of the parts of a block.
     """
     attention = f"{FLAX_BLOCK}MultiHeadDotProductAttention_{attention}/"
     mlp = f"{FLAX_BLOCK}MlpBlock_{mlp}/"

@@ -5,10 +5,7 @@ of CLIP, SigLIP and AIMv2.
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import NamedTuple
 
-from keras_vit.models.config import ViTConfig
 from keras_vit.weights.families.family import (
     FLAT_CONV,
     NOTHING,
@@ -16,15 +13,16 @@ from keras_vit.weights.families.family import (
     TORCH,
     TORCH_WRAPPERS,
     VECTOR,
-    Changes,
     Dialect,
     Family,
     Variant,
+    choose,
     split_projections,
 )
 from keras_vit.weights.families.huggingface_types import (
-    check_expected,
+    check_visible,
     describe_tower,
+    find_type,
     read_settings,
 )
 
@@ -42,6 +40,7 @@ TOWER = "vision_model."
 TOWER_LAYER = TOWER + "encoder.layers.{i}."
 HEAD = TOWER + "head."
 PATCH_EMBEDDING = "embeddings.patch_embedding"
+# The names of activations, by `activation`.
 HIDDEN_ACTS = {
     "exact": "gelu",
     "tanh": "gelu_pytorch_tanh",
@@ -147,12 +146,10 @@ class HuggingFace(Family):
     layer_norm_epsilon = 1e-12
     has_later_parts = True
     endings = {"": ""}
-    stated_fields = ("activation", "layer_norm_epsilon")
 
     # ---------------------------------------------------------------- reading
 
     def describe(self, json):
-        """Return the configuration of the image model, with defaults."""
         return describe_tower(json)
 
     def prepare(self, shapes):
@@ -164,17 +161,14 @@ class HuggingFace(Family):
         }
 
     def read_hints(self, json):
-        """Return what the class in config.json implies."""
         activation = json.get("pooler_act", "tanh")
         return {"pooler_act": activation, **read_settings(json)}
 
     def unread(self, config):
-        """Return the pooler, which no classifier reads."""
         return r"vit\.pooler\.dense\." if config.num_classes else NOTHING
 
     def complete(self, config, hints, shapes):
-        """Return the configuration of the class."""
-        check_expected(config, hints.get("expected", {}))
+        check_visible(config, hints.get("visible", {}))
         changes = {
             name: hints[name]
             for name in ("rotary_positions", "rotary_temperature")
@@ -192,7 +186,6 @@ class HuggingFace(Family):
         return config
 
     def undetermined(self, config, names):
-        """Yield parts of a model whose settings config.json states."""
         fields = ("layer_norm_epsilon", "activation", "pooling")
         if config.layer_scale_init is not None or config.num_registers:
             yield "LayerScale or register tokens", fields
@@ -205,42 +198,37 @@ class HuggingFace(Family):
 
     # ---------------------------------------------------------------- writing
 
-    def known_fields(self, config):
-        """Return the later fields that the class of a model knows."""
-        return find_class(config).fields
+    def keeps(self, config):
+        return find_type(config)[1].visible
 
     def written_by(self, config):
-        """Return the family whose names the class of a model uses."""
-        return find_class(config).names
-
-    def dialect_of(self, config):
-        """Return the names that the class of a model writes."""
-        row = find_class(config)
+        kind, row = find_type(config)
         prefix = row.prefix if config.num_classes else ""
         gated = row.gated_changes if config.use_gated_mlp else ()
         changes = (*gated, *row.changes, (r"^(vit|vision_model)\.", prefix))
-        return Dialect(changes)
+        names = CLIP_NAMES if row.has_clip_names else VIT_NAMES
+        return names.of_model(config), Dialect(changes)
 
     def prefix_rows(self, config):
-        """Return 1 for DINOv2, whose registers have no positions."""
         if config.num_registers:
-            return 1
-        return config.use_prefix_positions * config.num_prefix_tokens
+            return 1  # In DINOv2, registers have no positions.
+        return super().prefix_rows(config)
 
     def adds(self, config):
-        """Return the shapes of arrays that only DINOv2 and DINOv3 have."""
-        width, start = config.width, "vit.embeddings."
-        kind = find_class(config).model_type
+        kind, _ = find_type(config)
         found = {}
         if kind.startswith("dinov"):
             ones = (1, 1) if kind == "dinov3_vit" else (1,)
-            found[start + "mask_token"] = (*ones, width)
+            found["vit.embeddings.mask_token"] = (*ones, config.width)
         if kind == "dinov3_vit" and not config.num_registers:
-            found[start + "register_tokens"] = (1, 0, width)
+            found["vit.embeddings.register_tokens"] = (1, 0, config.width)
         return found
 
+    def drops(self, config):
+        # The projection of CLIP has no bias.
+        return ("predictions/bias",) if config.use_embedding_norm else ()
+
     def class_entries(self, names):
-        """Return the entries with the names of the classes."""
         return {
             "id2label": {str(index): name for index, name in enumerate(names)},
             "label2id": {name: index for index, name in enumerate(names)},
@@ -248,7 +236,7 @@ class HuggingFace(Family):
 
     def notes(self, config):
         """Yield notes on poolers and image processors that differ."""
-        kind = find_class(config).kinds[bool(config.num_classes)]
+        kind = find_type(config)[1].kind(config)
         if kind in ("ViTModel", "DeiTModel") and not config.representation_size:
             yield (
                 f"{kind} has a pooler, which this model does not have; load it "
@@ -266,17 +254,31 @@ class HuggingFace(Family):
 
     def write(self, config):
         """Return config.json of a class, and of its image processor."""
-        row = find_class(config)
-        _refuse(config, row)
+        kind, row = find_type(config)
+        architecture = row.kind(config)
+        activation = choose(HIDDEN_ACTS, config, "activation")
+        if architecture is None:
+            raise ValueError(f"{row.kinds[0]} has no classifier")
         height, width = config.image_size
+        if height != width and not row.has_rectangles:
+            raise ValueError(
+                "the code of its class computes square images alone"
+            )
+        if config.representation_size and config.num_classes:
+            raise ValueError(
+                "its classifier has no pre-logits layer, which has "
+                f"representation_size={config.representation_size} (remove the "
+                "head with `model.with_num_classes(0)`, and it is written as "
+                "the pooler)"
+            )
         found = {
-            "architectures": [row.kinds[bool(config.num_classes)]],
-            "model_type": row.model_type,
+            "architectures": [architecture],
+            "model_type": kind,
             "hidden_size": config.width,
             "num_hidden_layers": config.depth,
             "num_attention_heads": config.num_heads,
             "intermediate_size": config.mlp_dim,
-            "hidden_act": HIDDEN_ACTS[config.activation],
+            "hidden_act": activation,
             "layer_norm_eps": config.layer_norm_epsilon,
             "image_size": height if height == width else [height, width],
             "patch_size": config.patch_size,
@@ -284,6 +286,7 @@ class HuggingFace(Family):
             "torch_dtype": "float32",
             **row.describe(config),
         }
+        check_visible(config, row.visible_fields({**row.defaults, **found}))
         if config.num_classes:
             labels = [f"LABEL_{i}" for i in range(config.num_classes)]
             found |= self.class_entries(labels)
@@ -404,10 +407,6 @@ class HuggingFaceClip(HuggingFace):
                 renamed[name] = (name, None)
         return renamed
 
-    def read_hints(self, json):
-        """Return what the class in config.json implies."""
-        return read_settings(json)
-
     def unread(self, config):
         """Return the norm and the pooling that the model does not read."""
         patterns = []
@@ -418,10 +417,8 @@ class HuggingFaceClip(HuggingFace):
         return "|".join(patterns) or NOTHING
 
     def complete(self, config, hints, shapes):
-        """Return the configuration of the class."""
-        check_expected(config, hints.get("expected", {}))
-        names = shapes.stored
-        has_classifier = any(name.startswith("classifier.") for name in names)
+        config = super().complete(config, hints, shapes)
+        has_classifier = any(n.startswith("classifier.") for n in shapes.stored)
         if has_classifier and not hints.get("architecture"):
             raise ValueError(
                 "it has a classifier, whose pooling follows from the class: "
@@ -433,7 +430,6 @@ class HuggingFaceClip(HuggingFace):
         return config
 
     def undetermined(self, config, names):
-        """Yield parts of a tower whose settings config.json states."""
         fields = ("layer_norm_epsilon", "activation", "pooling")
         yield "the names of CLIP, SigLIP or AIMv2", fields
         if config.rotary_positions != "none":
@@ -441,10 +437,6 @@ class HuggingFaceClip(HuggingFace):
             yield "angles of the class token", fields
         if not config.use_final_norm:
             yield "no norm after the last block", ("use_final_norm",)
-
-    def drops(self, config):
-        """Return the bias of the projection, which CLIP lacks."""
-        return ("predictions/bias",) if config.use_embedding_norm else ()
 
 
 def _processor_json(config):
@@ -476,339 +468,4 @@ def _processor_json(config):
     return found
 
 
-# -------------------------------------------- the classes that models are for
-
-
-class ModelClass(NamedTuple):
-    """The classes of transformers with one configuration.
-
-    Args:
-        model_type: The `model_type` of its configuration.
-        fits: Returns whether a model is of this row, if of any.
-        fields: Fields of ViTConfig after 2021 that it can express.
-        kinds: Names of the class without and with a head; None if there is
-            none.
-        prefix: Prefix of the names in a class with a head.
-        names: The family of its names.
-        changes: Changes of these names.
-        describe: Returns the entries of config.json beside the common ones.
-        gated_changes: Changes before these, for models with a gated MLP.
-    """
-
-    model_type: str
-    fits: Callable[[ViTConfig], bool]
-    fields: tuple[str, ...]
-    kinds: tuple[str, str | None]
-    prefix: str
-    names: Family
-    changes: Changes = ()
-    describe: Callable[[ViTConfig], dict] = lambda config: {}
-    gated_changes: Changes = ()
-
-
-def find_class(config: ViTConfig) -> ModelClass:
-    """Return the classes that fit a model."""
-    return next(row for row in CLASSES if row.fits(config))
-
-
-def _refuse(config, row):
-    """Raise a ValueError for a model whose arrays hide that it has no class."""
-    kind, averages = row.model_type, config.pooling == "avg"
-    has_biases = config.use_block_bias or config.qkv_bias != "none"
-    for text, holds in {
-        f"it has no activation={config.activation!r}": (
-            config.activation not in HIDDEN_ACTS
-        ),
-        f"{row.kinds[0]} has no classifier": (
-            config.num_classes > 0 and row.kinds[1] is None
-        ),
-        "the code of its class computes square images alone": (
-            config.image_size[0] != config.image_size[1]
-            and kind not in WITH_RECTANGLES
-        ),
-        "its classifier has no pre-logits layer, which has "
-        f"representation_size={config.representation_size} (remove the head "
-        "with `model.with_num_classes(0)`, and it is written as the pooler)": (
-            bool(config.representation_size and config.num_classes)
-        ),
-        # Its tokens are those before the last norm.
-        "its CLIP pools by the class token, not by pooling='none'": (
-            kind == "clip_vision_model" and config.pooling == "none"
-        ),
-        "its MLP has a whole `mlp_ratio`": (
-            kind.startswith("dinov2") and _dinov2_ratio(config) is None
-        ),
-        "its DINOv3 has LayerScale": (
-            kind == "dinov3_vit" and config.layer_scale_init is None
-        ),
-        "its DINOv3 has no position table": (
-            kind == "dinov3_vit" and config.position_embedding != "none"
-        ),
-        "its BEiT normalises the average, or else before the pooling": (
-            kind == "beit" and averages != config.use_pooling_norm
-        ),
-        "its BEiT has biases of queries and values": (
-            kind == "beit" and config.qkv_bias != "query_value"
-        ),
-        "its AIMv2 has no class token, and no biases in blocks": (
-            kind == "aimv2_vision_model"
-            and (config.use_class_token or has_biases)
-        ),
-    }.items():
-        if holds:
-            raise ValueError(text)
-
-
-def _describe_vit(config):
-    found = {
-        "qkv_bias": True,
-        "hidden_dropout_prob": config.dropout_rate,
-        "attention_probs_dropout_prob": config.attention_dropout_rate,
-        "initializer_range": 0.02,
-        "encoder_stride": config.patch_size,
-    }
-    if config.representation_size:
-        found["pooler_output_size"] = config.representation_size
-        found["pooler_act"] = "tanh"
-    return found
-
-
-def _dinov2_ratio(config) -> int | None:
-    """Return the whole `mlp_ratio` for which DINOv2 has the MLP of a model."""
-    for ratio in range(1, 65):
-        hidden = config.width * ratio
-        if config.use_gated_mlp:
-            hidden = (int(hidden * 2 / 3) + 7) // 8 * 8
-        if hidden == config.mlp_dim:
-            return ratio
-    return None
-
-
-def _describe_dinov2(config):
-    found = {
-        "layerscale_value": config.layer_scale_init,
-        "use_swiglu_ffn": config.use_gated_mlp,
-        "mlp_ratio": _dinov2_ratio(config),
-        "apply_layernorm": True,
-    }
-    if config.use_gated_mlp:
-        found["hidden_act"] = "gelu"  # Its gates are SiLU nevertheless.
-    if config.num_registers:
-        found["num_register_tokens"] = config.num_registers
-    return found
-
-
-def _describe_dinov3(config):
-    return {
-        "layerscale_value": config.layer_scale_init,
-        "num_register_tokens": config.num_registers,
-        "rope_theta": config.rotary_temperature,
-        "use_gated_mlp": config.use_gated_mlp,
-        "query_bias": config.qkv_bias != "none",
-        "key_bias": config.qkv_bias == "all",
-        "value_bias": config.qkv_bias != "none",
-        "proj_bias": True,
-        "mlp_bias": True,
-        "apply_layernorm": True,
-    }
-
-
-def _describe_beit(config):
-    is_shared = config.use_shared_relative_positions
-    return {
-        "use_mean_pooling": config.pooling == "avg",
-        "use_relative_position_bias": (
-            config.relative_positions == "table" and not is_shared
-        ),
-        "use_shared_relative_position_bias": is_shared,
-        "use_absolute_position_embeddings": (
-            config.position_embedding != "none"
-        ),
-        # With 0, BEiT would have no LayerScale.
-        "layer_scale_init_value": config.layer_scale_init or 1e-5,
-    }
-
-
-def _describe_aimv2(config):
-    return {
-        "rms_norm_eps": config.layer_norm_epsilon,
-        "use_head": config.pooling == "probe",
-        "qkv_bias": False,
-        "mlp_bias": False,
-        "is_native": False,
-    }
-
-
-# Model types whose code runs on a model whose images are not square.
-WITH_RECTANGLES = ("vit", "deit", "ijepa", "dinov3_vit")
-DINOV2_NAMES = (
-    (r"\.layernorm_before\.", ".norm1."),
-    (r"\.layernorm_after\.", ".norm2."),
-    (r"\.lambda_([12])$", r".layer_scale\1.lambda1"),
-)
-PACKED_NAMES = (
-    (r"\.intermediate\.dense\.", ".mlp.weights_in."),
-    (r"(\d)\.output\.dense\.", r"\1.mlp.weights_out."),
-)
-MLP_NAMES = (
-    (r"\.intermediate\.dense\.", ".mlp.fc1."),
-    (r"(\d)\.output\.dense\.", r"\1.mlp.fc2."),
-)
-DINOV3_NAMES = (
-    *DINOV2_NAMES,
-    (r"\.attention\.attention\.query\.", ".attention.q_proj."),
-    (r"\.attention\.attention\.key\.", ".attention.k_proj."),
-    (r"\.attention\.attention\.value\.", ".attention.v_proj."),
-    (r"\.attention\.output\.dense\.", ".attention.o_proj."),
-    (r"\.intermediate\.gate\.", ".mlp.gate_proj."),
-    (r"\.intermediate\.dense\.", ".mlp.up_proj."),
-    (r"(\d)\.output\.dense\.", r"\1.mlp.down_proj."),
-    (r"\.patch_embeddings\.projection\.", ".patch_embeddings."),
-    (r"^vit\.encoder\.", "vit."),
-    (r"^vit\.layernorm\.", "vit.norm."),
-)
-AIMV2_NAMES = (
-    (r"\.patch_embedding\.", ".patch_embed."),
-    (r"\.layer_norm([12])\.", r".rms_norm\1."),
-    (r"\.self_attn\.", ".attention."),
-    (r"\.mlp\.gate\.", ".ffn.gate_proj."),
-    (r"\.mlp\.fc1\.", ".ffn.up_proj."),
-    (r"\.mlp\.fc2\.", ".ffn.down_proj."),
-    (r"\.post_layernorm\.", ".rms_norm."),
-    (r"\.head\.probe$", ".head.cls_token"),
-    (r"\.head\.attention\.key\.", ".head.k_proj."),
-    (r"\.head\.attention\.value\.", ".head.v_proj."),
-    (r"\.head\.attention\.out_proj\.", ".head.output_proj."),
-)
 VIT_NAMES, CLIP_NAMES = HuggingFace(), HuggingFaceClip()
-# The first row that fits counts.
-CLASSES = (
-    ModelClass(
-        "aimv2_vision_model",
-        lambda config: (
-            config.norm == "rms" and config.rotary_positions == "none"
-        ),
-        ("norm", "use_patch_norm", "use_block_bias", "qkv_bias")
-        + ("use_gated_mlp",),
-        ("Aimv2VisionModel", None),
-        "",
-        CLIP_NAMES,
-        AIMV2_NAMES,
-        _describe_aimv2,
-    ),
-    ModelClass(
-        "clip_vision_model",
-        lambda config: config.use_embedding_norm,
-        ("use_embedding_norm", "use_patch_bias"),
-        ("CLIPVisionModel", "CLIPVisionModelWithProjection"),
-        "vision_model.",
-        CLIP_NAMES,
-        ((r"^classifier\.", "visual_projection."),),
-        lambda config: {"projection_dim": config.num_classes or 512},
-    ),
-    ModelClass(
-        "siglip_vision_model",
-        lambda config: config.pooling == "map" and not config.use_class_token,
-        (),
-        ("SiglipVisionModel", None),
-        "",
-        CLIP_NAMES,
-        (),
-        lambda config: {"vision_use_head": True},
-    ),
-    ModelClass(
-        "dinov3_vit",
-        lambda config: config.rotary_positions == "centered",
-        ("rotary_positions", "num_registers", "layer_scale_init", "qkv_bias")
-        + ("use_gated_mlp", "use_prefix_positions"),
-        ("DINOv3ViTModel", None),
-        "",
-        VIT_NAMES,
-        DINOV3_NAMES,
-        _describe_dinov3,
-    ),
-    ModelClass(
-        "beit",
-        lambda config: (
-            config.relative_positions == "table"
-            or config.qkv_bias == "query_value"
-        ),
-        ("relative_positions", "qkv_bias", "layer_scale_init")
-        + ("use_pooling_norm",),
-        ("BeitModel", "BeitForImageClassification"),
-        "beit.",
-        VIT_NAMES,
-        (),
-        _describe_beit,
-    ),
-    ModelClass(
-        "deit",
-        lambda config: config.pooling == "distilled",
-        ("use_distillation_token", "representation_size"),
-        ("DeiTModel", "DeiTForImageClassificationWithTeacher"),
-        "deit.",
-        VIT_NAMES,
-        (),
-        _describe_vit,
-    ),
-    ModelClass(
-        "deit",
-        lambda config: config.use_distillation_token,
-        ("use_distillation_token", "representation_size"),
-        ("DeiTModel", "DeiTForImageClassification"),
-        "deit.",
-        VIT_NAMES,
-        (),
-        _describe_vit,
-    ),
-    ModelClass(
-        "dinov2_with_registers",
-        lambda config: (
-            config.layer_scale_init is not None and config.num_registers > 0
-        ),
-        ("num_registers", "layer_scale_init", "use_gated_mlp")
-        + ("use_prefix_positions",),
-        (
-            "Dinov2WithRegistersModel",
-            "Dinov2WithRegistersForImageClassification",
-        ),
-        "dinov2_with_registers.",
-        VIT_NAMES,
-        (*DINOV2_NAMES, *MLP_NAMES),
-        _describe_dinov2,
-        PACKED_NAMES,
-    ),
-    ModelClass(
-        "dinov2",
-        lambda config: config.layer_scale_init is not None,
-        ("layer_scale_init", "use_gated_mlp"),
-        ("Dinov2Model", "Dinov2ForImageClassification"),
-        "dinov2.",
-        VIT_NAMES,
-        (*DINOV2_NAMES, *MLP_NAMES),
-        _describe_dinov2,
-        PACKED_NAMES,
-    ),
-    ModelClass(
-        "ijepa",
-        lambda config: (
-            not config.use_class_token and config.pooling in ("avg", "none")
-        ),
-        (),
-        ("IJepaModel", "IJepaForImageClassification"),
-        "ijepa.",
-        VIT_NAMES,
-        (),
-        _describe_vit,
-    ),
-    ModelClass(
-        "vit",
-        lambda config: True,
-        ("representation_size",),
-        ("ViTModel", "ViTForImageClassification"),
-        "vit.",
-        VIT_NAMES,
-        (),
-        _describe_vit,
-    ),
-)

@@ -6,12 +6,12 @@ import math
 import numbers
 import re
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit.arguments import is_whole
+from keras_vit.arguments import as_size, is_whole
 from keras_vit.layers import (
     ACTIVATIONS,
     POOLINGS,
@@ -26,6 +26,12 @@ PUBLISHED = "published"
 BLOCK = "block_#/"
 TABLE = "position_embedding/embedding"
 PATCHES = "patch_encoder/kernel"
+# Arrays that show the hidden size of an MLP, with a rank and an axis.
+MLP_OUT = (BLOCK + "mlp/out/kernel", 2, 0)
+MLP_HIDDEN = (
+    (BLOCK + "mlp/hidden/bias", 1, 0),
+    (BLOCK + "mlp/hidden/kernel", 2, 1),
+)
 # A pattern of a number in a name, and a placeholder for such a number.
 NUMBER, ANY_NUMBER = r"(\d{1,6})", 987_654
 # Far more stages than any hybrid has.
@@ -35,23 +41,15 @@ MAX_VALUES = 10_000
 
 
 class Known(NamedTuple):
-    """Facts about a checkpoint that the caller knows.
+    """Facts about a checkpoint that the caller knows."""
 
-    Args:
-        num_heads: Number of attention heads; PUBLISHED for that of the
-            published model of the same size.
-        image_size: (height, width) of the images of the new model, in pixels.
-            It is also that of the file, if no other size fits.
-        source_image_size: (height, width) of the images of the file.
-        architecture: Name of the architecture in the code of the family.
-        fields: Fields of ViTConfig. They count where the file leaves them
-            open.
-    """
-
-    num_heads: int | str | None = None
+    num_heads: int | str | None = None  # Or PUBLISHED.
+    # (height, width) of the images of the new model, in pixels. It is also that
+    # of the file, if no other size fits.
     image_size: tuple[int, int] | int | None = None
-    source_image_size: tuple[int, int] | int | None = None
-    architecture: str | None = None
+    source_image_size: tuple[int, int] | int | None = None  # Of the file.
+    architecture: str | None = None  # In the code of the family.
+    # Fields of ViTConfig, for what the file leaves open.
     fields: dict[str, Any] = {}
 
     def check(self):
@@ -77,11 +75,8 @@ NOTHING_KNOWN = Known()
 class Shapes:
     """The shapes of the arrays of a file, looked up by weights of a model.
 
-    Args:
-        family: The family, with the variants of the file.
-        shapes: The shapes, by name in the family.
-        path: Path of the file, for errors.
-        stored: The names as they are in the file.
+    `family` has the variants of the file, `shapes` are by name in the family,
+    and `stored` are the names as they are in the file.
     """
 
     def __init__(self, family, shapes, path="", stored: Collection[str] = ()):
@@ -101,9 +96,7 @@ class Shapes:
     def of(self, path: str, **numbers) -> tuple | None:
         """Return the shape of a weight in the file, None without it.
 
-        Args:
-            path: Path of the weight, with "#" for numbers.
-            **numbers: See `Family.name_of`; 0 by default.
+        `path` has "#" for `numbers`, which are 0 by default.
         """
         return self.shapes.get(self.family.name_of(path, **numbers))
 
@@ -124,11 +117,9 @@ class Shapes:
     def vote(self, *witnesses: tuple[str, int, int]) -> int | None:
         """Return the most frequent size in several arrays, None without one.
 
-        A damaged array is outvoted here, and reported when all arrays are
-        compared with the configuration.
-
-        Args:
-            *witnesses: Path, rank and axis of arrays with this size.
+        `witnesses` are path, rank and axis of arrays with this size. A damaged
+        array is outvoted here, and reported when all arrays are compared with
+        the configuration.
         """
         votes = collections.Counter()
         for path, rank, axis in witnesses:
@@ -139,8 +130,22 @@ class Shapes:
         return votes.most_common(1)[0][0] if votes else None
 
 
-def infer(family, json: dict, shapes: Shapes, known: Known) -> ViTConfig:
-    """Return the configuration of a model, see `Family.read`."""
+def infer(
+    family, json: dict, shapes: Shapes, known: Known = NOTHING_KNOWN
+) -> ViTConfig:
+    """Return the configuration of the model in a file.
+
+    Args:
+        family: The family, with the variants of the file.
+        json: The JSON beside it.
+        shapes: The shapes of its arrays. Receives notes on assumptions, and
+            questions that the file leaves open.
+        known: What the caller knows, for a file that does not show it.
+
+    Raises:
+        ValueError: If the arrays do not determine a size, or no
+            VisionTransformer computes the model.
+    """
     hints = _read_hints(family, json, shapes, known.architecture)
     try:
         sizes = _infer_sizes(shapes)
@@ -179,7 +184,19 @@ def infer(family, json: dict, shapes: Shapes, known: Known) -> ViTConfig:
         config = family.complete(config, hints, shapes)
         fields = _settle(shapes, hints, known, config, heads)
         config = dataclasses.replace(config, **fields)
-        _check_head(hints, config, known, shapes)
+        stated = hints.get("stated_classes")
+        if type(stated) is int and stated > 0 and not config.num_classes:
+            lacks = (
+                f"The file lacks the head of {stated} outputs that its JSON "
+                "states"
+            )
+            if "num_classes" not in known.fields:
+                raise ValueError(
+                    f"{lacks}; pass `classes=0` for the features before it, or "
+                    "another number for a new head."
+                )
+            if known.fields["num_classes"]:
+                shapes.notes.append(f"{lacks}.")
     except ValueError as error:
         if shapes.path and shapes.path in str(error):
             raise
@@ -249,34 +266,19 @@ def _settle(shapes, hints, known, config, heads) -> dict:
     return settled
 
 
-def _check_head(hints, config, known, shapes):
-    """Note that a file lacks the head that its JSON states, or refuse it."""
-    stated = hints.get("stated_classes")
-    if type(stated) is not int or stated < 1 or config.num_classes:
-        return
-    lacks = f"The file lacks the head of {stated} outputs that its JSON states"
-    if "num_classes" not in known.fields:
-        raise ValueError(
-            f"{lacks}; pass `classes=0` for the features before it, or "
-            "another number for a new head."
-        )
-    if known.fields["num_classes"]:
-        shapes.notes.append(f"{lacks}.")
-
-
 # ---------------------------------------------------------- sizes and layers
 
 
 def _infer_sizes(shapes) -> dict:
+    family = shapes.family
     # Flat patches are a matrix.
-    _, form = shapes.family.style_of(PATCHES)
+    _, form = family.style_of(PATCHES)
     rank = len(
         form.to_file(np.broadcast_to(np.float32(0), (1, 1, 3, 1)), 1).shape
     )
     rows, columns, channels, _ = shapes.ours(PATCHES, rank)
     if rows != columns:
         shapes.fail(f"its patches are not square but {rows}x{columns}.")
-    depth = _count_blocks(shapes)
     width = shapes.vote(
         (BLOCK + "attention_norm/gamma", 1, 0),
         (BLOCK + "mlp_norm/gamma", 1, 0),
@@ -285,10 +287,14 @@ def _infer_sizes(shapes) -> dict:
     stem_stages = _count_stem_units(shapes)
     if stem_stages is not None:
         channels = shapes.ours("stem/root_conv/kernel", 4)[2]
+    is_gated = family.has_later_parts and _is_gated(shapes)
+    mlp_dim = shapes.vote(MLP_OUT, *(() if is_gated else MLP_HIDDEN))
+    if mlp_dim is None:
+        shapes.fail(f"it lacks {family.name_of(MLP_HIDDEN[1][0])}.")
     return {
         "width": width,
-        "depth": depth,
-        "mlp_dim": _infer_mlp_dim(shapes),
+        "depth": _count_blocks(shapes),
+        "mlp_dim": mlp_dim,
         "patch_size": rows,
         "channels": channels,
         "stem_stages": stem_stages,
@@ -337,28 +343,11 @@ def _count_stem_units(shapes) -> tuple[int, ...] | None:
     return tuple(counts[stage] for stage in range(last + 1))
 
 
-def _infer_mlp_dim(shapes) -> int:
-    """Return the hidden size of the MLP of a block."""
-    out = (BLOCK + "mlp/out/kernel", 2, 0)
-    hidden = (
-        (BLOCK + "mlp/hidden/bias", 1, 0),
-        (BLOCK + "mlp/hidden/kernel", 2, 1),
-    )
-    is_gated = shapes.family.has_later_parts and _is_gated(shapes)
-    size = shapes.vote(out) if is_gated else shapes.vote(*hidden, out)
-    if size is None:
-        shapes.fail(f"it lacks {shapes.family.name_of(hidden[1][0])}.")
-    return size
-
-
 def _is_gated(shapes) -> bool:
     """Return whether the first layer of the MLP has a gate beside it."""
     if isinstance(shapes.family.layers[BLOCK + "mlp/hidden"], tuple):
         return True
-    out = shapes.vote((BLOCK + "mlp/out/kernel", 2, 0))
-    hidden = shapes.vote(
-        (BLOCK + "mlp/hidden/bias", 1, 0), (BLOCK + "mlp/hidden/kernel", 2, 1)
-    )
+    out, hidden = shapes.vote(MLP_OUT), shapes.vote(*MLP_HIDDEN)
     return bool(out) and hidden == 2 * out
 
 
@@ -370,30 +359,27 @@ def _infer_outputs(shapes, hints) -> dict:
         shapes.vote((f"{layer}/bias", 1, 0), (f"{layer}/kernel", 2, 1))
         for layer in ("pre_logits", "predictions", "predictions/class_head")
     ]
-    return {
-        "use_class_token": has_token,
-        "pooling": _infer_pooling(shapes, hints, has_token, has_pooling_norm),
-        "use_pooling_norm": has_pooling_norm,
-        "representation_size": sizes[0],
-        "num_classes": sizes[1] or sizes[2] or 0,
-    }
-
-
-def _infer_pooling(shapes, hints, has_token, has_pooling_norm) -> str:
     stated = hints.get("pooling")
+    pooling = "token" if has_token and not has_pooling_norm else "avg"
     if shapes.has("pooling/probe") and stated not in ("token", "avg"):
         is_plain = shapes.family.has_later_parts and not shapes.has(
             "pooling/query/kernel"
         )
-        return "probe" if is_plain else "map"
-    if stated == "token" and not has_token:
+        pooling = "probe" if is_plain else "map"
+    elif stated == "token" and not has_token:
         shapes.fail(
             "its JSON states that it pools by the class token, but it lacks "
             f"{shapes.family.name_of('class_token/token')}."
         )
-    if stated and not stated.startswith("map"):
-        return stated
-    return "token" if has_token and not has_pooling_norm else "avg"
+    elif stated and not stated.startswith("map"):
+        pooling = stated
+    return {
+        "use_class_token": has_token,
+        "pooling": pooling,
+        "use_pooling_norm": has_pooling_norm,
+        "representation_size": sizes[0],
+        "num_classes": sizes[1] or sizes[2] or 0,
+    }
 
 
 def _infer_later_parts(shapes) -> dict:
@@ -416,7 +402,10 @@ def _infer_later_parts(shapes) -> dict:
     is_partial = has_scale and not has(BLOCK + "mlp_scale/scale")
     pooling_mlp = shapes.of("pooling/mlp/hidden/bias")
     pooling_mlp_dim = math.prod(pooling_mlp) if pooling_mlp else None
-    if pooling_mlp_dim == _infer_mlp_dim(shapes):
+    is_gated = _is_gated(shapes)
+    if pooling_mlp_dim == shapes.vote(
+        MLP_OUT, *(() if is_gated else MLP_HIDDEN)
+    ):
         pooling_mlp_dim = None
     fields = {
         "num_registers": math.prod(registers[:-1]) if registers else 0,
@@ -436,7 +425,7 @@ def _infer_later_parts(shapes) -> dict:
         "layer_scale_branches": "attention" if is_partial else "both",
         "qkv_bias": qkv_bias,
         "use_block_bias": has(attention + "out/bias"),
-        "use_gated_mlp": _is_gated(shapes),
+        "use_gated_mlp": is_gated,
         "pooling_mlp_dim": pooling_mlp_dim,
     }
     if has("rotary_positions_#/frequency"):
@@ -467,11 +456,7 @@ def _has_key_bias(shapes) -> bool:
 
 
 def _infer_heads(shapes, hints, known, config) -> int | None:
-    """Return the number of heads, or None if it is not known.
-
-    It comes from the shapes, the JSON beside the file, a published model of
-    the same size, or the caller, in this order.
-    """
+    """Return the number of heads, or None if it is not known."""
     shown = collections.Counter()
     for index in range(config.depth):
         for weight, axis in (("kernel", 1), ("bias", 0)):
@@ -482,23 +467,20 @@ def _infer_heads(shapes, hints, known, config) -> int | None:
                 shown[shape[axis]] += 1
     if shown:
         return shown.most_common(1)[0][0]
-    published = _published_heads(config)
-    stated = (
-        hints.get("num_heads")
-        or shapes.family.guess_heads(config, hints)
-        or (hints.get("is_published") and published)
-    )
-    if not stated and published and known.num_heads == PUBLISHED:
-        warnings.warn(
-            f"{shapes.family.title} does not store the number of heads: "
-            f"{published} are assumed, as in the published model of this size. "
-            "Pass `num_heads` if the model has another number.",
-            stacklevel=2,
-        )
-        return published
-    if stated or known.num_heads not in (None, PUBLISHED):
-        return stated or known.num_heads
-    return None
+    # The JSON, a published model and the caller count in this order.
+    is_published = hints.get("is_published")
+    stated = hints.get("num_heads") or shapes.family.guess_heads(config, hints)
+    is_asked = known.num_heads == PUBLISHED
+    if not stated and (is_published or is_asked):
+        stated = _published_heads(config)
+        if stated and not is_published:
+            warnings.warn(
+                f"{shapes.family.title} does not store the number of heads: "
+                f"{stated} are assumed, as in the published model of this "
+                "size. Pass `num_heads` if the model has another number.",
+                stacklevel=2,
+            )
+    return stated or (None if is_asked else known.num_heads)
 
 
 def _published_heads(config) -> int | None:
@@ -520,10 +502,13 @@ def _infer_positions(shapes, hints, known, config) -> dict:
 
     A position table has a row for each patch, and prefix rows before them. The
     number of rows alone does not determine the grid: 50 rows may be 7x7
-    patches and a class token, or 5x10 patches.
+    patches and a class token, or 5x10 patches. A size that the caller or the
+    JSON states has priority, then a square grid. If neither fits, the size of
+    the new model is tried.
     """
     hints = {**known.fields, **hints}
-    wanted, source = _pair(known.image_size), _pair(known.source_image_size)
+    wanted = _pair(known.image_size, "image_size")
+    source = _pair(known.source_image_size, "source_image_size")
     told = [source] if source else hints.get("image_sizes", [])
     shape, name = shapes.of(TABLE), shapes.family.name_of(TABLE)
     if shape is None:
@@ -533,10 +518,11 @@ def _infer_positions(shapes, hints, known, config) -> dict:
             f"{name} has the shape {shape}; "
             f"(1, rows, {config.width}) was expected."
         )
+    unit = config.patch_size * config.stem_stride
     # NaFlex stores the table as the grid of patches.
     is_grid = len(shape) == 4 or (len(shape) == 3 and shape[0] > 1)
     if is_grid and not source:
-        told = [tuple(side * config.patch_size for side in shape[-3:-1])]
+        told = [tuple(side * unit for side in shape[-3:-1])]
     rows, count = math.prod(shape[:-1]), config.num_prefix_tokens
     with_token, without_token = shapes.family.slots
     slots = with_token if config.use_class_token else without_token
@@ -545,55 +531,32 @@ def _infer_positions(shapes, hints, known, config) -> dict:
         # Rows for all of these tokens, for none, or for the class token.
         slots, may_lack_slot = (count, 0, *slots[:1]), True
     may_lack_slot |= hints.get("use_prefix_positions") is False
-    size, slot = _choose_size(
-        shapes, config, rows, slots, told, wanted, bool(source), may_lack_slot
-    )
-    # In the families of 2021, a class token without a row gets one of zeros.
-    has_rows = slot == count or not shapes.family.has_later_parts
-    return {**sized(config, size), "use_prefix_positions": has_rows}
-
-
-def _choose_size(
-    shapes, config, rows, slots, told, wanted, only_told, may_lack_slot
-):
-    """Return the image size of a table of `rows`, and its prefix rows.
-
-    A size that the caller or the JSON states has priority, then a square grid.
-    If neither fits, `wanted`, the size of the new model, is tried.
-    """
-
-    def square(slot):
-        grid = math.isqrt(max(rows - slot, 0))
-        if grid == 0 or grid * grid != rows - slot:
-            return None
-        return (grid * config.patch_size * config.stem_stride,) * 2
 
     def fits(size, slot, may_have_border=False):
-        if not size:
+        if size is None or _has_border(config, size) > may_have_border:
             return False
-        try:
-            sized_config = dataclasses.replace(config, **sized(config, size))
-        except ValueError:
-            return False
-        if sized_config.ignore_border and not may_have_border:
-            return False
-        return math.prod(sized_config.grid_size) == rows - slot
+        cells = [math.ceil(side / config.stem_stride) for side in size]
+        patches = math.prod(cell // config.patch_size for cell in cells)
+        return patches == rows - slot > 0
 
     stated = [(size, slot) for size in told for slot in slots]
-    choices = stated
-    if not only_told:
-        choices = [*stated, (square(slots[0]), slots[0]), (wanted, slots[0])]
-        if may_lack_slot:
-            choices += [(square(slot), slot) for slot in slots[1:]]
+    choices = list(stated)
+    if not source:
+        usual = slots if may_lack_slot else slots[:1]
+        squares = [
+            ((math.isqrt(max(rows - slot, 0)) * unit,) * 2, slot)
+            for slot in usual
+        ]
+        choices += [squares[0], (wanted, slots[0]), *squares[1:]]
     fitting = [row for row in choices if fits(*row, row in stated)]
     if not fitting:
-        received = told[0] if only_told else wanted
+        received = source or wanted
         shapes.fail(
             f"its {rows} positions are not a square grid after a class token; "
             "pass `source_image_size=` (height, width) of its images."
             f"{f' Received: {received}' if received else ''}"
         )
-    size, _ = fitting[0]
+    size, slot = fitting[0]
     if fitting[0] not in stated and wanted not in (None, size):
         if any(fits(wanted, slot) for slot in slots):
             shapes.fail(
@@ -601,7 +564,23 @@ def _choose_size(
                 f"{size[0]}x{size[1]} or {wanted[0]}x{wanted[1]} pixels; "
                 "pass `source_image_size=`."
             )
-    return fitting[0]
+    return {
+        "image_size": size,
+        "ignore_border": _has_border(config, size),
+        # In the families of 2021, a class token without a row gets one of
+        # zeros.
+        "use_prefix_positions": (
+            slot == count or not shapes.family.has_later_parts
+        ),
+    }
+
+
+def _pair(size, argument):
+    """Return (height, width) of an argument, None for None."""
+    if size is None:
+        return None
+    is_number = isinstance(size, numbers.Number)
+    return as_size((size, size) if is_number else size, argument)
 
 
 def _without_table(shapes, hints, config, sizes) -> dict:
@@ -622,7 +601,8 @@ def _without_table(shapes, hints, config, sizes) -> dict:
                 "`architecture=` or `rotary_positions=`."
             )
         shapes.fail(f"it lacks {shapes.family.name_of(TABLE)}.{advice}")
-    if sizes[0] is None:
+    size = sizes[0]
+    if size is None:
         shapes.fail(
             "it has no position table, which would show the size of its "
             "images; pass `image_size=`."
@@ -632,29 +612,17 @@ def _without_table(shapes, hints, config, sizes) -> dict:
             "sine-cosine positions need a width that "
             f"{layer_class.width_divisor} divides, not {config.width}."
         )
-    return {"position_embedding": kind, **sized(config, sizes[0])}
+    return {
+        "position_embedding": kind,
+        "image_size": size,
+        "ignore_border": _has_border(config, size),
+    }
 
 
-def sized(config: ViTConfig, size: tuple[int, int]) -> dict:
-    """Return the fields for images of a size that a file states.
-
-    The convolutions of all libraries ignore the border.
-
-    Args:
-        config: The configuration of the file, except for the image size.
-        size: (height, width) in pixels.
-    """
-    config = dataclasses.replace(config, image_size=size, ignore_border=True)
-    has_border = any(side % config.patch_size for side in config.feature_size)
-    return {"image_size": size, "ignore_border": has_border}
-
-
-def _pair(size):
-    """Return (height, width) of an argument, None for None."""
-    if size is None:
-        return None
-    # ViTConfig raises an error for an invalid size.
-    return (size, size) if isinstance(size, numbers.Number) else tuple(size)
+def _has_border(config, size) -> bool:
+    """Return whether pixels fill no patch; all libraries ignore them."""
+    cells = [math.ceil(side / config.stem_stride) for side in size]
+    return any(cell % config.patch_size for cell in cells)
 
 
 # ---------------------------------------------------------- the JSON of others
@@ -663,18 +631,24 @@ def _pair(size):
 def find_hints(json: dict) -> dict[str, Any]:
     """Return the fields of ViTConfig that another library's JSON states.
 
-    `image_sizes` is a list: a file may state the image sizes of the model and
-    of the model that it was fine-tuned from.
-
-    Args:
-        json: A JSON object. Outer values have priority over inner ones.
+    Outer values have priority over inner ones. `image_sizes` is a list: a file
+    may state the image sizes of the model and of the model that it was
+    fine-tuned from.
 
     Raises:
         ValueError: If it names an activation or a pooling that a
             VisionTransformer does not have.
     """
-    found, unknown = {}, []
-    for row in _objects(json):
+    found, unknown, waiting = {}, [], collections.deque([json])
+    for _ in range(MAX_VALUES):
+        if not waiting:
+            break
+        row = waiting.popleft()
+        if isinstance(row, list):
+            waiting.extend(row)
+        if not isinstance(row, dict):
+            continue
+        waiting.extend(row.values())
         for field, keys, read in HINTS:
             for key in (key for key in keys.split() if key in row):
                 hint = read(row[key])
@@ -691,20 +665,6 @@ def find_hints(json: dict) -> dict[str, Any]:
             "no model of this package has"
         )
     return found
-
-
-def _objects(json) -> Iterator[dict]:
-    """Yield a JSON object and the objects inside it, outer ones first."""
-    waiting = collections.deque([json])
-    for _ in range(MAX_VALUES):
-        if not waiting:
-            return
-        value = waiting.popleft()
-        if isinstance(value, list):
-            waiting.extend(value)
-        elif isinstance(value, dict):
-            yield value
-            waiting.extend(value.values())
 
 
 def _number(value):
@@ -796,9 +756,6 @@ HINTS = (
 
 def foreign_parts(names: Collection[str]) -> list[str]:
     """Return the foreign parts of a model, each with the name of an array.
-
-    Args:
-        names: Names of arrays in a file.
 
     Example:
         >>> foreign_parts(["head.weight", "blocks.0.ls1.gamma"])

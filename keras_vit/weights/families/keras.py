@@ -83,11 +83,9 @@ class KerasHub(Family):
     optional_bias = ("attention/qkv",)
 
     def prepare(self, shapes):
-        """Distinguish the head from the pre-logits."""
         return _name_dense(shapes, has_head=True)
 
     def read_hints(self, json):
-        """Return what task.json states of the head."""
         task = json.get("task")
         task = task.get("config") if isinstance(task, dict) else None
         if not isinstance(task, dict):
@@ -139,7 +137,6 @@ class VitKeras(Family):
     ignore = r"optimizer/|.*seed_generator"
 
     def prepare(self, shapes):
-        """Distinguish the head from the pre-logits."""
         return _name_dense(shapes, has_head=False)
 
 
@@ -176,7 +173,6 @@ class VitKerasH5(Family):
     ignore = r"optimizer_weights/|top_level_model_weights"
 
     def read_hints(self, json):
-        """Return the activation of the head in a whole model."""
         config = json.get("config")
         layers = config.get("layers") if isinstance(config, dict) else None
         for layer in layers if isinstance(layers, list) else ():

@@ -27,11 +27,7 @@ KEYWORDS = {
 
 
 def image_tower_of(json: dict) -> dict:
-    """Return `vision_cfg` of an open_clip_config.json, {} without it.
-
-    Args:
-        json: The JSON beside a file.
-    """
+    """Return `vision_cfg` of an open_clip_config.json, {} without it."""
     model = json.get("model_cfg")
     tower = model.get("vision_cfg") if isinstance(model, dict) else None
     return tower if isinstance(tower, dict) else {}
@@ -102,7 +98,6 @@ class OpenClip(Family):
         return {f"visual.{n}" if is_alone else n: (n, None) for n in shapes}
 
     def read_hints(self, json):
-        """Return the fields that open_clip_config.json states."""
         tower = image_tower_of(json)
         if not tower:
             return {}
@@ -132,5 +127,4 @@ class OpenClip(Family):
         return hints
 
     def undetermined(self, config, names):
-        """Yield what only open_clip_config.json states."""
         return [("the names of CLIP", ("activation",))]

@@ -4,7 +4,6 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable
-from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -21,11 +20,12 @@ from keras_vit.weights.families.family import (
     Dialect,
     Family,
     Variant,
+    choose,
 )
 from keras_vit.weights.families.huggingface_types import (
-    IN_TIMM_NAMES,
-    check_expected,
+    check_visible,
     describe_tower,
+    has_timm_names,
     read_settings,
 )
 from keras_vit.weights.families.open_clip import image_tower_of
@@ -58,6 +58,11 @@ ALL_ROTARY_FIELDS = (
     "rotary_offset",
 )
 USUAL_AXES = {"centered": "yx", "mixed": "xy"}
+ODD_ROTATION = (
+    "its configuration has rotary positions of the kind {!r} that turn or "
+    "count otherwise than all released ones (rope_rotate_half, "
+    "rope_grid_indexing, rope_grid_offset)"
+)
 # Tags of weights that were trained with the quick GELU.
 QUICK_TAGS = r"openai|dfn|metaclip_(?!altogether)"
 # Models with the tanh GELU by their sizes: width, depth, patch and image (None
@@ -291,7 +296,6 @@ class Timm(Family):
     slots = ((1, 0), (0,))
     has_later_parts = has_architectures = True
     endings = {".safetensors": "", ".npz": "", "": ""}
-    stated_fields = ("activation",)
 
     # ---------------------------------------------------------------- reading
 
@@ -327,7 +331,7 @@ class Timm(Family):
         return prepared
 
     def resize_of(self, names):
-        """Return the rule of the code of MAE and of DINOv2."""
+        # The code of MAE and of DINOv2.
         if "decoder_pos_embed" in names:
             return "bicubic"
         shown = {"mask_token", "pos_embed", "blocks.0.ls1.gamma"} <= names
@@ -335,8 +339,10 @@ class Timm(Family):
 
     def describe(self, json):
         """Return the JSON of transformers or OpenCLIP as one of timm."""
-        if json.get("model_type") in IN_TIMM_NAMES:
+        if "model_type" in json and has_timm_names(json):
             return describe_tower(json)
+        if "model_cfg" not in json:
+            return json
         tower = image_tower_of(json)
         if "timm_model_name" not in tower:
             return json
@@ -364,13 +370,20 @@ class Timm(Family):
                 "'vit_base_patch16_224', and has architecture="
                 f"{architecture!r}"
             )
-        settings = settings_of(str(architecture))
-        if json.get("model_type") in IN_TIMM_NAMES:
+        if "model_type" in json and has_timm_names(json):
             return {**read_settings(json), **hints, "is_of_transformers": True}
+        settings = settings_of(str(architecture))
         if settings is None:
             return hints
-        if {**settings, **hints}["rotary_positions"] in USUAL_AXES:
-            self._check_rotation(hints, settings)
+        default = settings["rotary_positions"]
+        kind = hints.get("rotary_positions", default)
+        if kind in USUAL_AXES:
+            axes = USUAL_AXES[kind] if kind == default else "yx"
+            halves = kind == default == "centered"
+            if hints.get("rotary_axes", axes) != USUAL_AXES[kind] or (
+                hints.get("rope_rotate_half", halves) != (kind == "centered")
+            ):
+                raise ValueError(ODD_ROTATION.format(kind))
         pooling = {key: json[key] for key in ("global_pool",) if key in json}
         rows = (arguments, json, published)
         classes = [row["num_classes"] for row in rows if "num_classes" in row]
@@ -387,25 +400,7 @@ class Timm(Family):
             **hints,
         }
 
-    def _check_rotation(self, hints, settings):
-        """Raise a ValueError unless rotations are as in released models."""
-        default = settings["rotary_positions"]
-        kind = hints.get("rotary_positions", default)
-        is_default = kind == default
-        usual = USUAL_AXES[kind] if is_default else "yx"
-        halves = hints.get(
-            "rope_rotate_half", is_default and kind == "centered"
-        )
-        is_usual = hints.get("rotary_axes", usual) == USUAL_AXES[kind]
-        if not is_usual or halves != (kind == "centered"):
-            raise ValueError(
-                f"its configuration has rotary positions of the kind {kind!r} "
-                "that turn or count otherwise than all released ones "
-                "(rope_rotate_half, rope_grid_indexing)"
-            )
-
     def guess_heads(self, config, hints):
-        """Return the number of heads of the architecture, or None."""
         if not hints.get("is_published"):
             return None
         # An argument that changes the depth leaves the heads as they are.
@@ -413,7 +408,6 @@ class Timm(Family):
         return heads_of(hints["architecture"], config.width, depth)
 
     def undetermined(self, config, names):
-        """Yield parts of a model, each with fields that no file shows."""
         if config.use_embedding_norm:
             fields = ("layer_norm_epsilon", "rotary_positions")
             # The activation of a gated MLP is known.
@@ -434,7 +428,7 @@ class Timm(Family):
             yield "relative positions", ("norm_placement",)
         elif config.position_embedding == "none":
             yield "no position table", ("rotary_positions",)
-        elif _is_like_rpn(config) and config.width == 768:
+        elif config.width == 768 and _is_like_rpn(config):
             yield "the names and sizes of two models", ("norm_placement",)
         if config.layer_scale_branches != "both":
             yield "LayerScale in one branch alone", ("layer_scale_branches",)
@@ -451,8 +445,9 @@ class Timm(Family):
             yield "no norm.weight", ("use_final_norm",)
 
     def complete(self, config, hints, shapes):
-        """Return the configuration of timm's model."""
-        check_expected(config, hints.get("expected", {}))
+        if "visible" in hints:
+            check_visible(config, hints["visible"])
+        arguments = hints.get("arguments", {})
         changes = {
             name: hints[name]
             for name in ("norm_placement", "pooling_heads", *ALL_ROTARY_FIELDS)
@@ -460,7 +455,7 @@ class Timm(Family):
         }
         if config.use_gated_mlp and "is_of_transformers" not in hints:
             # All gated MLPs of timm have SiLU, unless an argument changes it.
-            is_stated = "act_layer" in hints.get("arguments", {})
+            is_stated = "act_layer" in arguments
             changes["activation"] = hints["activation"] if is_stated else "silu"
         if config.use_distillation_token and config.pooling == "token":
             changes["pooling"] = "distilled"
@@ -472,13 +467,13 @@ class Timm(Family):
         reads_all = hints.get("map_reads_prefix_tokens", False)
         if reads_all and config.pooling == "map" and config.use_gated_mlp:
             raise ValueError(
-                "its attention pooling has an MLP with GELU, and its blocks "
-                "have gates; a model of this package has one activation"
+                "its attention pooling has GELU, and its blocks have gates; a "
+                "model of this package has one activation"
             )
         pools_all = hints.get("pools_prefix_tokens", False)
         if config.num_prefix_tokens:
-            is_known = "architecture" in hints and config.pooling == "map"
-            if is_known and not (reads_all or pools_all):
+            is_map = "architecture" in hints and config.pooling == "map"
+            if is_map and not (reads_all or pools_all):
                 changes["pooling"] = "map_patches"
             elif pools_all and config.pooling in ("avg", "max"):
                 raise ValueError(
@@ -487,19 +482,18 @@ class Timm(Family):
                     "patches"
                 )
         config = dataclasses.replace(config, **changes)
-        is_centered = config.rotary_positions == "centered"
+        kind = config.rotary_positions
+        is_centered = kind == "centered"
         if hints.get("rope_rotate_half", is_centered) != is_centered or (
             is_centered and config.rotary_offset
         ):
-            raise ValueError(
-                "its configuration has rotary positions of the kind "
-                f"{config.rotary_positions!r} that turn or count otherwise "
-                "than all released ones (rope_rotate_half, rope_grid_offset)."
-            )
+            raise ValueError(ODD_ROTATION.format(kind))
         if "is_published" in hints:
-            architecture = hints["architecture"].split(".")[0]
-            check_parts(config, architecture, hints["arguments"])
-            tag = hints["tag"]
+            architecture, tag = (
+                hints["architecture"].split(".")[0],
+                hints["tag"],
+            )
+            check_parts(config, architecture, arguments)
             if re.match(QUICK_TAGS, tag) and hints["activation"] != "quick":
                 shapes.notes.append(
                     f"The model {hints['architecture']}.{tag} was trained with "
@@ -507,10 +501,9 @@ class Timm(Family):
                     "this name, as does this model. Pass `activation='quick'` "
                     "for the outputs of the original."
                 )
-            return config
-        return (
-            config if config.use_class_token else _assume(config, hints, shapes)
-        )
+        elif not config.use_class_token:
+            config = _assume(config, hints, shapes)
+        return config
 
     def settle(self, config, read):
         """Return the configuration with the constants in a file.
@@ -545,30 +538,30 @@ class Timm(Family):
 
     # ---------------------------------------------------------------- writing
 
-    def known_fields(self, config):
-        """Return the later fields that the class of a model knows."""
-        return find_base(config).fields
+    def keeps(self, config):
+        # The class with a distillation token has biases and positions for all.
+        names = ("use_prefix_positions", "qkv_bias")
+        return () if config.use_distillation_token else names
 
-    def dialect_of(self, config):
-        """Return the names of a stem without stages."""
-        return FLAT_ROOT if config.stem_stages == () else Dialect()
+    def written_by(self, config):
+        is_flat = config.stem_stages == ()
+        return self.of_model(config), FLAT_ROOT if is_flat else Dialect()
 
     def computes(self, config):
-        """Return the fields that timm's function for a model fixes."""
-        settings = settings_of(find_base(config).architecture)
+        architecture, _ = find_base(config)
         return {
-            "layer_norm_epsilon": settings["layer_norm_epsilon"],
+            "layer_norm_epsilon": settings_of(architecture)[
+                "layer_norm_epsilon"
+            ],
             "activation": "silu" if config.use_gated_mlp else "exact",
         }
 
     def advise(self, field, value):
-        """Return the argument of timm's function for an activation."""
         if field != "activation":
             return ""
         return f"Pass act_layer={ACT_LAYERS.get(value)!r} there."
 
     def class_entries(self, names):
-        """Return the entry with the names of the classes."""
         return {"label_names": list(names)}
 
     def write(self, config):
@@ -579,11 +572,8 @@ class Timm(Family):
         the norms, and the MLP. `model_args` sets everything else. It has no
         such file for hybrids.
         """
-        base = find_base(config)
-        _refuse(config, base)
-        if config.stem_stages is not None:
-            return {}
-        packs = config.use_gated_mlp and base.architecture == PACKED
+        architecture, make_arguments = find_base(config)
+        packs = config.use_gated_mlp and architecture == PACKED
         hidden = (1 + packs) * config.mlp_dim
         arguments = {
             "img_size": list(config.image_size),
@@ -593,10 +583,13 @@ class Timm(Family):
             "depth": config.depth,
             "num_heads": config.num_heads,
             "mlp_ratio": _ratio_of(hidden, config.width),
-            "global_pool": POOLS[config.pooling],
-            **base.arguments(config),
+            "global_pool": choose(POOLS, config, "pooling"),
+            **make_arguments(config),
         }
-        if base.architecture == PLAIN:
+        check_class(config, architecture, arguments)
+        if config.stem_stages is not None:
+            return {}
+        if architecture == PLAIN:
             # Its defaults are those of the class.
             for name, value in CLASS_DEFAULTS.items():
                 if arguments[name] == value:
@@ -605,7 +598,7 @@ class Timm(Family):
         mean, deviation = settings.for_channels(config.channels)
         is_squashed = settings.resize_mode == "squash"
         json = {
-            "architecture": base.architecture,
+            "architecture": architecture,
             "num_classes": config.num_classes,
             "num_features": config.width,
             "global_pool": arguments["global_pool"],
@@ -663,67 +656,81 @@ def _assume(config, hints, shapes):
 # -------------------------------------------- the classes that models are for
 
 
-class Base(NamedTuple):
-    """An architecture whose function builds models of a class.
+def find_base(config: ViTConfig) -> tuple[str, Callable[[ViTConfig], dict]]:
+    """Return the architecture whose function builds a model.
 
-    Args:
-        fits: Returns whether the class and the fixed parts are those of a
-            configuration.
-        arguments: Returns the arguments of the class for a configuration.
-        architecture: Name of the architecture.
-        fields: Fields of ViTConfig after 2021 that it can express.
+    With it comes a function from a configuration to its arguments.
     """
+    is_after = config.norm_placement == "after"
+    is_clip = config.layer_norm_epsilon == 1e-5
+    if config.relative_positions == "table":
+        return "beit_base_patch16_224", _beit_arguments
+    if config.relative_positions == "mlp":
+        rpn = "rpn_" if is_after else ""
+        return f"vit_relpos_base_patch16_{rpn}224", _relative_arguments
+    if config.use_distillation_token:
+        return "deit_tiny_distilled_patch16_224", _distilled_arguments
+    if is_sapiens(config):
+        return "vit_base_patch16_sapiens2", _eva_arguments
+    if is_eva(config):
+        name = (
+            "vit_small_patch16_dinov3" if is_clip else "eva02_tiny_patch14_224"
+        )
+        return name, _eva_arguments
+    if config.norm == "rms":
+        is_gated = config.use_gated_mlp
+        name = "aimv2_large_patch14_224" if is_gated else "test_vit4"
+    elif config.use_gated_mlp:
+        name = PACKED
+    elif is_after:
+        name = "vit_base_patch16_rpn_224"
+    else:
+        name = "vit_base_patch16_clip_224" if is_clip else PLAIN
+    return name, _plain_arguments
 
-    fits: Callable[[ViTConfig], bool]
-    arguments: Callable[[ViTConfig], dict]
-    architecture: str
-    fields: tuple[str, ...]
 
+def check_class(config: ViTConfig, architecture: str, arguments: dict):
+    """Raise a ValueError if timm's class cannot have the parts of a model.
 
-def find_base(config: ViTConfig) -> Base:
-    """Return the architecture that is the nearest to a configuration."""
-    return next(base for base in BASES if base.fits(config))
-
-
-def _refuse(config, base):
-    """Raise a ValueError for a model whose arrays hide that it has no class."""
-    is_gated, has_map = config.use_gated_mlp, config.pooling.startswith("map")
+    `arguments` are those that differ from the defaults of the architecture.
+    """
     is_relative = config.relative_positions != "none"
     is_after = config.norm_placement == "after"
-    is_rms, has_qk_norm = config.norm == "rms", config.qk_norm != "none"
-    for field, table in (
-        ("pooling", POOLS),
-        ("activation", ACT_LAYERS),
-        ("rotary_positions", ("none", *ROPE_TYPES)),
-    ):
-        if getattr(config, field) not in table:
-            raise ValueError(f"it has no {field}={getattr(config, field)!r}")
-    for text, holds in {
-        "its relative positions stand alone": is_relative
-        and config.position_embedding != "none",
-        "its relative positions from a table come with biases of queries and "
-        "values, or none": (
+    has_map = config.pooling.startswith("map")
+    # These classes have few options.
+    is_limited = is_relative or config.use_distillation_token
+    refused = {
+        "representation_size": config.representation_size is not None,
+        "use_embedding_norm": config.use_embedding_norm and is_limited,
+        # Models with a norm before the first block lack it, and they alone.
+        "use_patch_bias": config.use_patch_bias == config.use_embedding_norm,
+        "use_block_bias": (
+            not config.use_block_bias and (is_limited or is_eva(config))
+        ),
+        "use_distillation_token": (
+            config.use_distillation_token and is_relative
+        ),
+        "pooling_mlp_dim": (
+            config.pooling_mlp_dim is not None and not is_eva(config)
+        ),
+        "qkv_bias": (
             config.relative_positions == "table" and config.qkv_bias == "all"
         ),
-        "its norms of queries and keys are those of each head": (
-            config.qk_norm == "width"
-        ),
-        "a norm of the patches comes with RMS norms and a gated MLP": (
-            config.use_patch_norm and not (is_rms and is_gated)
-        ),
-        "its blocks with norms after the branches have no others": is_after
-        and (config.layer_scale_init is not None or has_qk_norm),
-        "only its models with a norm before the first block lack the bias of "
-        "the patches": config.use_patch_bias == config.use_embedding_norm,
-        "its attention pooling has layer norms": is_rms and has_map,
-        "its class of this model has no attention pooling": has_map
-        and is_relative,
-        "its attention pooling has GELU, or packs its gates as well": is_gated
-        and has_map
-        and (base.arguments is _eva_arguments or base.architecture == PACKED),
-    }.items():
+        # Its norms of queries and keys are those of each head.
+        "qk_norm": config.qk_norm == "width",
+        # Its blocks with norms after the branches have no other norms, and its
+        # attention pooling has layer norms, GELU and another MLP.
+        "norm_placement": is_after
+        and (config.layer_scale_init is not None or config.qk_norm != "none"),
+        "pooling": has_map
+        and (config.norm == "rms" or is_limited or architecture == PACKED),
+    }
+    for field, holds in refused.items():
         if holds:
-            raise ValueError(text)
+            raise ValueError(
+                f"its class has no {field}={getattr(config, field)!r}"
+            )
+    check_parts(config, architecture, arguments, is_exact=True)
 
 
 def _ratio_of(mlp_dim, width) -> float:
@@ -745,7 +752,7 @@ def _plain_arguments(config):
     return {
         "class_token": config.use_class_token,
         "fc_norm": config.use_pooling_norm,
-        "act_layer": ACT_LAYERS[config.activation],
+        "act_layer": choose(ACT_LAYERS, config, "activation"),
         "reg_tokens": config.num_registers,
         "no_embed_class": not config.use_prefix_positions,
         "pre_norm": config.use_embedding_norm,
@@ -793,7 +800,7 @@ def _eva_arguments(config):
             kind == "axial" and config.rotary_axes == "xy"
         )
         arguments |= {
-            "rope_type": ROPE_TYPES[kind],
+            "rope_type": choose(ROPE_TYPES, config, "rotary_positions"),
             "rope_temperature": config.rotary_temperature,
             "rope_grid_indexing": "xy" if is_xy else "ij",
             "rope_rotate_half": kind == "centered",
@@ -837,7 +844,7 @@ def _relative_arguments(config):
 
 def _distilled_arguments(config):
     """Return the arguments of VisionTransformerDistilled."""
-    return {"act_layer": ACT_LAYERS[config.activation]}
+    return {"act_layer": choose(ACT_LAYERS, config, "activation")}
 
 
 # The defaults of VisionTransformer.
@@ -857,107 +864,3 @@ CLASS_DEFAULTS = {
 # The function of the plain model, and of that with the gate packed.
 PLAIN = "vit_base_patch16_224"
 PACKED = "vit_giant_patch14_dinov2"
-RELATIVE_FIELDS = (
-    "relative_positions",
-    "qkv_bias",
-    "layer_scale_init",
-    "use_pooling_norm",
-)
-PLAIN_FIELDS = (
-    "num_registers",
-    "use_prefix_positions",
-    "use_embedding_norm",
-    "use_patch_bias",
-    "use_final_norm",
-    "use_pooling_norm",
-    "qkv_bias",
-    "use_block_bias",
-    "qk_norm",
-    "use_attention_inner_norm",
-    "use_mlp_inner_norm",
-    "layer_scale_init",
-)
-EVA_FIELDS = (
-    "rotary_positions",
-    "norm_placement",
-    "use_gated_mlp",
-    "pooling_heads",
-    "pooling_mlp_dim",
-    "layer_scale_branches",
-    # Its projections have biases.
-    *(name for name in PLAIN_FIELDS if name != "use_block_bias"),
-)
-# The first row that fits counts.
-BASES = (
-    Base(
-        lambda config: config.relative_positions == "table",
-        _beit_arguments,
-        "beit_base_patch16_224",
-        RELATIVE_FIELDS,
-    ),
-    Base(
-        lambda config: (
-            config.relative_positions == "mlp"
-            and config.norm_placement == "after"
-        ),
-        _relative_arguments,
-        "vit_relpos_base_patch16_rpn_224",
-        (*RELATIVE_FIELDS, "norm_placement", "qk_norm"),
-    ),
-    Base(
-        lambda config: config.relative_positions == "mlp",
-        _relative_arguments,
-        "vit_relpos_base_patch16_224",
-        (*RELATIVE_FIELDS, "qk_norm"),
-    ),
-    Base(
-        lambda config: config.use_distillation_token,
-        _distilled_arguments,
-        "deit_tiny_distilled_patch16_224",
-        ("use_distillation_token",),
-    ),
-    Base(
-        is_sapiens,
-        _eva_arguments,
-        "vit_base_patch16_sapiens2",
-        ("norm", *EVA_FIELDS),
-    ),
-    Base(
-        lambda config: is_eva(config) and config.layer_norm_epsilon == 1e-5,
-        _eva_arguments,
-        "vit_small_patch16_dinov3",
-        EVA_FIELDS,
-    ),
-    Base(is_eva, _eva_arguments, "eva02_tiny_patch14_224", EVA_FIELDS),
-    Base(
-        lambda config: config.norm == "rms" and config.use_gated_mlp,
-        _plain_arguments,
-        "aimv2_large_patch14_224",
-        ("norm", "use_patch_norm", "use_gated_mlp", *PLAIN_FIELDS),
-    ),
-    Base(
-        lambda config: config.norm == "rms",
-        _plain_arguments,
-        "test_vit4",
-        ("norm", *PLAIN_FIELDS),
-    ),
-    Base(
-        lambda config: config.use_gated_mlp,
-        _plain_arguments,
-        PACKED,
-        ("use_gated_mlp", *PLAIN_FIELDS),
-    ),
-    Base(
-        lambda config: config.norm_placement == "after",
-        _plain_arguments,
-        "vit_base_patch16_rpn_224",
-        ("norm_placement", *PLAIN_FIELDS),
-    ),
-    Base(
-        lambda config: config.layer_norm_epsilon == 1e-5,
-        _plain_arguments,
-        "vit_base_patch16_clip_224",
-        PLAIN_FIELDS,
-    ),
-    Base(lambda config: True, _plain_arguments, PLAIN, PLAIN_FIELDS),
-)

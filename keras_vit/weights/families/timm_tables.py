@@ -103,9 +103,9 @@ ARCHITECTURES = (
     (r"test_vit3$", {"pooling": "map", "pools_prefix_tokens": True}),
     (EVA, {"map_reads_prefix_tokens": True}),
 )
-# Pattern of the architecture, width, depth and number of heads. The first row
-# that fits counts, so a model of another width has none.
-HEADS_BY_SIZE = (
+# Pattern of the architecture, width, depth and number of heads of those that
+# do not have the usual number.
+OTHER_HEADS = (
     (r"vit_base_patch16_gap_224$", 768, 12, 16),
     (r"aimv2_", 1024, 24, 8),
     (r"aimv2_", 1536, 24, 12),
@@ -114,49 +114,51 @@ HEADS_BY_SIZE = (
     (r"vit_pe_", 1536, 47, 16),
     (r"vit_pe_", 1536, 50, 16),
     (r"vit_small_resnet", 768, 8, 8),
-    (r"", 64, 6, 2),
-    (r"", 64, 8, 2),
-    (r"", 96, 9, 3),
-    (r"", 192, 12, 3),
-    (r"", 256, 10, 4),
-    (r"", 256, 14, 4),
-    (r"", 256, 16, 4),
-    (r"", 320, 14, 5),
-    (r"", 384, 12, 6),
-    (r"", 384, 36, 6),
-    (r"", 512, 12, 8),
-    (r"", 512, 20, 8),
-    (r"", 640, 12, 10),
-    (r"", 768, 12, 12),
-    (r"", 832, 21, 13),
-    (r"", 896, 12, 14),
-    (r"", 896, 18, 14),
-    (r"", 1024, 23, 16),
-    (r"", 1024, 24, 16),
-    (r"", 1152, 27, 16),
-    (r"", 1280, 32, 16),
-    (r"", 1408, 40, 16),
-    (r"", 1536, 40, 24),
-    (r"", 1664, 48, 16),
-    (r"", 1792, 64, 16),
-    (r"", 2048, 24, 16),
-    (r"", 3072, 24, 24),
-    (r"", 4096, 40, 32),
 )
+# The usual number of heads and the depths of each width.
+HEADS = {
+    64: (2, (6, 8)),
+    96: (3, (9,)),
+    192: (3, (12,)),
+    256: (4, (10, 14, 16)),
+    320: (5, (14,)),
+    384: (6, (12, 36)),
+    512: (8, (12, 20)),
+    640: (10, (12,)),
+    768: (12, (12,)),
+    832: (13, (21,)),
+    896: (14, (12, 18)),
+    1024: (16, (23, 24)),
+    1152: (16, (27,)),
+    1280: (16, (32,)),
+    1408: (16, (40,)),
+    1536: (24, (40,)),
+    1664: (16, (48,)),
+    1792: (16, (64,)),
+    2048: (16, (24,)),
+    3072: (24, (24,)),
+    4096: (32, (40,)),
+}
 # For arguments of timm's models, the field of ViTConfig and the value.
 ROTARY_KINDS = {"cat": "axial", "mixed": "mixed", "dinov3": "centered"}
-AXES = {"ij": "yx", "xy": "xy"}
+# Arguments, and the field of ViTConfig with its value, None for no value.
+ARGUMENTS = (
+    ("rope_rotate_half", "rope_rotate_half", bool),
+    ("use_post_norm", "norm_placement", {True: "after", False: "before"}.get),
+    ("pool_include_prefix", "pools_prefix_tokens", bool),
+    ("rope_grid_indexing", "rotary_axes", {"ij": "yx", "xy": "xy"}.get),
+    ("rope_temperature", "rotary_temperature", lambda value: value),
+    ("rope_grid_offset", "rotary_offset", lambda value: value),
+    ("attn_pool_num_heads", "pooling_heads", lambda value: value),
+    ("depth", "depth", lambda value: value),
+)
 
 
 def settings_of(architecture: str) -> dict | None:
     """Return the fields of ViTConfig that the name of a model implies.
 
-    Args:
-        architecture: Name of the model in timm, such as
-            "vit_base_patch16_clip_224"; what follows a point is left out.
-
-    Returns:
-        The fields, or None if timm has no such model.
+    What follows a point in the name is left out. None if timm has no such
+    model.
 
     Example:
         >>> settings_of("vit_base_patch16_dinov3.lvd1689m")["rotary_positions"]
@@ -180,35 +182,27 @@ def heads_of(
 ) -> int | None:
     """Return the number of heads of an architecture of this size, or None.
 
-    Args:
-        architecture: Name of the model in timm.
-        width: Size of a token.
-        depth: Number of blocks; None for any, as in a model of which an
-            argument changes the depth.
+    Without a depth it is that of any, as in a model of which an argument
+    changes the depth.
     """
-    for pattern, *sizes, heads in HEADS_BY_SIZE:
-        fits = sizes == [width, sizes[1] if depth is None else depth]
+    for pattern, *size, heads in OTHER_HEADS:
+        fits = size == [width, size[1] if depth is None else depth]
         if fits and re.match(pattern, architecture):
             return heads
-    return None
+    heads, depths = HEADS.get(width, (None, ()))
+    return heads if depth is None or depth in depths else None
 
 
 def is_published_size(width: int, depth: int) -> bool:
-    """Return whether timm has a model of this size.
-
-    Args:
-        width: Size of a token.
-        depth: Number of blocks.
-    """
-    return any(sizes == [width, depth] for _, *sizes, _ in HEADS_BY_SIZE)
+    """Return whether timm has a model of this size."""
+    sizes = [tuple(size) for _, *size, _ in OTHER_HEADS]
+    return (width, depth) in sizes or depth in HEADS.get(width, (0, ()))[1]
 
 
 def settings_in(arguments: dict) -> dict:
     """Return the fields of ViTConfig in the arguments of a model of timm.
 
-    Args:
-        arguments: `model_args` of config.json. Those that names and shapes
-            show as well are left out.
+    Those that names and shapes show as well are left out.
 
     Raises:
         ValueError: If no VisionTransformer computes what they define.
@@ -223,35 +217,22 @@ def settings_in(arguments: dict) -> dict:
                 f"its configuration has rotary positions of the kind {kind!r}"
             )
         found["rotary_positions"] = ROTARY_KINDS[kind]
-    if "rope_rotate_half" in arguments:
-        found["rope_rotate_half"] = bool(arguments["rope_rotate_half"])
-    if arguments.get("use_post_norm") is not None:
-        after = arguments["use_post_norm"]
-        found["norm_placement"] = "after" if after else "before"
     if isinstance(arguments.get("norm_layer"), str):
         # The name of a class, whose default replaces that of the architecture.
         found["layer_norm_epsilon"] = USUAL["layer_norm_epsilon"]
     if arguments.get("attn_only_layer_scale"):
         found["layer_scale_branches"] = "attention"
-    if "pool_include_prefix" in arguments:
-        found["pools_prefix_tokens"] = bool(arguments["pool_include_prefix"])
     for key in ("final_norm", "use_post_transformer_norm"):
         if arguments.get(key) is False:
             found["use_final_norm"] = False
-    if arguments.get("rope_grid_indexing") in AXES:
-        found["rotary_axes"] = AXES[arguments["rope_grid_indexing"]]
     if "ref_feat_shape" in arguments:
         size = arguments["ref_feat_shape"]
         size = [size, size] if isinstance(size, int) else size
         found["rotary_reference_size"] = size and tuple(size)
-    for key, field in (
-        ("rope_temperature", "rotary_temperature"),
-        ("rope_grid_offset", "rotary_offset"),
-        ("attn_pool_num_heads", "pooling_heads"),
-        ("depth", "depth"),
-    ):
-        if arguments.get(key) is not None:
-            found[field] = arguments[key]
+    for key, field, read in ARGUMENTS:
+        value = arguments.get(key)
+        if value is not None and read(value) is not None:
+            found[field] = read(value)
     return found
 
 
@@ -260,45 +241,41 @@ def settings_in(arguments: dict) -> dict:
 
 
 class VisiblePart(NamedTuple):
-    """A part of a model that names and shapes show.
+    """A part of a model that names and shapes show."""
 
-    Args:
-        architectures: Pattern of the architectures that have it.
-        arguments: Arguments of timm's models that add or remove it.
-        is_in: Returns whether the model of a configuration has it.
-        is_added: Returns whether the value of an argument adds it.
-    """
-
-    architectures: str
-    arguments: tuple[str, ...]
-    is_in: Callable[[ViTConfig], bool]
-    is_added: Callable[[object], bool] = bool
+    architectures: str  # Pattern of those that have it.
+    arguments: tuple[str, ...]  # Of timm's models; they add or remove it.
+    is_in: Callable[[ViTConfig], bool]  # Whether a model has it.
+    is_added: Callable[[object], bool] = bool  # By the value of an argument.
+    # Whether no other architecture that is written has it.
+    is_exact: bool = True
 
 
-def check_parts(config: ViTConfig, architecture: str, arguments: dict):
+def check_parts(
+    config: ViTConfig, architecture: str, arguments: dict, is_exact=False
+):
     """Raise a ValueError if a model lacks a part of its architecture.
 
-    Args:
-        config: The configuration that a file shows.
-        architecture: Name of the architecture in timm.
-        arguments: `model_args` of config.json.
+    `arguments` are those that differ from its defaults. If `is_exact`, other
+    parts are refused as well, except for a stem.
     """
     for what, part in VISIBLE_PARTS.items():
-        if has_part(what, architecture, arguments) and not part.is_in(config):
+        is_right = has_part(what, architecture, arguments)
+        if is_right and not part.is_in(config):
             raise ValueError(
                 f"it has no {what}, unlike timm's {architecture}. If its "
                 "model was built without, state the argument in `model_args` "
                 "of config.json."
             )
+        if is_exact and part.is_exact and not is_right and part.is_in(config):
+            raise ValueError(f"its class of this model has no {what}")
 
 
 def has_part(what: str, architecture: str, arguments: dict) -> bool:
     """Return whether a model of an architecture of timm has a part.
 
-    Args:
-        what: A key of VISIBLE_PARTS.
-        architecture: Name of the architecture, without its tag.
-        arguments: Arguments that differ from its defaults.
+    `what` is a key of VISIBLE_PARTS, and `arguments` are those that differ
+    from the defaults.
 
     Example:
         >>> name = "vit_base_patch14_dinov2"
@@ -367,6 +344,7 @@ VISIBLE_PARTS = {
         r"\w+_sapiens2",
         (),
         lambda config: config.qkv_bias in ("all", "none"),
+        is_exact=False,
     ),
     "biases of norms": VisiblePart(
         WITHOUT.format(r"aimv2|test_vit4|\w+_(sapiens2|18x2|xp)_?|vit_d?pwee"),
@@ -402,6 +380,7 @@ VISIBLE_PARTS = {
         r"vit_\w+_(r|r26|r50|resnet26d|resnet50d)_|vit_base_mci_",
         (),
         lambda config: config.stem_stages is not None,
+        is_exact=False,
     ),
     "attention pooling": VisiblePart(
         r"\w+_siglip(?!_gap)|\w+_map(_|$)|vit_pe_core|test_vit3$",

@@ -118,9 +118,3 @@ def test_a_form_and_back_is_the_same(key):
         assert stored.shape == part.shape_in_file(config.num_heads)
         back = part.form.to_ours(np.ascontiguousarray(stored), part.shape)
         np.testing.assert_array_equal(back, array)
-
-
-def test_the_shape_in_a_file_costs_no_memory():
-    parts = LAYOUTS["timm"].names(VARIANTS["e/14"].config)
-    [part] = parts["block_55/mlp/hidden/kernel"]
-    assert part.shape_in_file(16) == (15_360, 1792)

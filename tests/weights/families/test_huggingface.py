@@ -6,14 +6,13 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_vit import from_checkpoint, save_checkpoint
+from keras_vit import from_checkpoint
 from keras_vit.weights.families import LAYOUTS
 from tests.tiny import tiny_config, to_numpy
 from tests.weights import forms
 from tests.weights.cases import (
     answer_of,
     expected_of,
-    make,
     model_of,
     path_of,
     stored_in,
@@ -145,9 +144,3 @@ def test_what_is_said_to_hugging_face():
     model = LAYOUTS["huggingface"].write(config)["config.json"]
     assert model["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
     assert model["label2id"] == {"LABEL_0": 0, "LABEL_1": 1}
-
-
-def test_a_last_norm_after_the_pooling_is_not_for_hugging_face(tmp_path):
-    model = make(use_pooling_norm=True)
-    with pytest.raises(ValueError, match="use_pooling_norm"):
-        save_checkpoint(model, tmp_path / "hf", layout="huggingface")

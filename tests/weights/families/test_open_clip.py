@@ -88,7 +88,7 @@ def test_the_image_tower_is_read(model, tmp_path):
     folder = tmp_path / "clip"
     folder.mkdir()
     write(open_clip_arrays(model, tmp_path), folder, quick_gelu=True)
-    again = from_checkpoint(folder)
+    again = from_checkpoint(folder / "open_clip_model.safetensors")
     assert again.config == model.config
     x = noise(2, 32, 32, 3)
     np.testing.assert_allclose(
@@ -119,14 +119,6 @@ def test_a_tower_without_its_last_norm_is_of_another_family(model, tmp_path):
         )
 
 
-@pytest.mark.parametrize("key", ["attentional_pool", "timm_model_name"])
-def test_another_tower_is_refused(key, model, tmp_path):
-    arrays = open_clip_arrays(model, tmp_path)
-    write(arrays, tmp_path, vision_cfg={**TOWER, key: "yes"})
-    with pytest.raises(ValueError, match=f"{key}='yes'"):
-        from_checkpoint(tmp_path)
-
-
 def test_a_refusal_lists_every_reason(model, tmp_path):
     tower = {
         **TOWER,
@@ -148,13 +140,6 @@ def test_a_refusal_lists_every_reason(model, tmp_path):
         "rotary positions (visual.rope.freqs)",
     ):
         assert reason in str(error.value)
-
-
-def test_the_configuration_is_found_beside_the_file(model, tmp_path):
-    arrays = open_clip_arrays(model, tmp_path)
-    write(arrays, tmp_path, quick_gelu=True)
-    again = from_checkpoint(tmp_path / "open_clip_model.safetensors")
-    assert again.config == model.config
 
 
 def test_what_keywords_of_the_tower_state(model, tmp_path):
@@ -202,12 +187,7 @@ def test_a_tower_of_timm_has_its_architecture(tmp_path):
     np.testing.assert_array_equal(to_numpy(found(x)), to_numpy(trunk(x)))
 
 
-def test_the_exact_gelu_is_the_default(model, tmp_path):
-    write(open_clip_arrays(model, tmp_path), tmp_path)
-    assert from_checkpoint(tmp_path).config.activation == "exact"
-
-
-@pytest.mark.parametrize("prefix", ["", "module.", "model.visual."])
+@pytest.mark.parametrize("prefix", ["", "model.visual."])
 def test_an_image_tower_alone_is_read(model, prefix, tmp_path):
     arrays = open_clip_arrays(model, tmp_path)
     alone = {
@@ -225,7 +205,7 @@ def test_an_image_tower_alone_is_read(model, prefix, tmp_path):
     )
 
 
-@pytest.mark.parametrize("prefix", ["visual.", "", "module.visual."])
+@pytest.mark.parametrize("prefix", ["visual.", ""])
 @pytest.mark.parametrize("part", ["proj.weight", "mlp.fc1.weight"])
 def test_the_projection_of_a_tower_of_timm(prefix, part, tmp_path):
     arrays = stored_in(TIMM)
