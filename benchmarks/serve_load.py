@@ -181,7 +181,7 @@ def served_model(variant: str, image_size: int, folder: pathlib.Path):
     """Yield a model, its good requests, and the server of its export."""
     model = make_model(variant, image_size)
     files = make_jpegs(NUM_FILES)
-    path = folder / str(image_size) / "model" / "1"
+    path = folder / "model" / "1"
     shape = (2, *model.input_shape[1:])
     images = np.random.default_rng(0).uniform(-1, 1, shape)
     export_saved_model(model, str(path), images.astype("float32"))
@@ -259,8 +259,8 @@ def main():
     options = make_parser(__doc__, OPTIONS).parse_args()
     print("\n".join(describe_machine({"keras": keras.__version__})))
     with tempfile.TemporaryDirectory() as folder:
-        print(measure_load(options, pathlib.Path(folder)), flush=True)
-        print(measure_faults(options, pathlib.Path(folder)))
+        print(measure_load(options, pathlib.Path(folder, "load")), flush=True)
+        print(measure_faults(options, pathlib.Path(folder, "faults")))
 
 
 if __name__ == "__main__":

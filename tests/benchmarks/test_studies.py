@@ -246,11 +246,13 @@ def small_recipes(monkeypatch, tmp_path):
         recipe = dataclasses.replace(RECIPES[name], **SMALL)
         monkeypatch.setitem(RECIPES, name, recipe)
     monkeypatch.setattr(studies, "FIRST_UPDATES", 2)
+    painted = dataclasses.replace(studies.PAINTED_RECIPE, model="mu/16")
+    monkeypatch.setattr(studies, "PAINTED_RECIPE", painted)
     monkeypatch.setattr(studies, "LARGE_MODEL", "mu/16")
     painted = {
         name: (classes, photo, dict.fromkeys(splits, few), seed)
         for name, (classes, photo, splits, seed) in studies.PAINTED.items()
-        for few in [study_images.ImageSplit(0, 0.1, 1)]
+        for few in [study_images.ImageSplit(0, 0.03, 1)]
     }
     monkeypatch.setattr(studies, "PAINTED", painted)
     sizes = {"train": 100, "validation": 40, "test": 40}
@@ -268,8 +270,10 @@ def test_a_study_runs_at_its_smallest_size(name, arm, tmp_path, capsys):
         fields = {"train_split": "train[:100]"}
         arms = {arm: dataclasses.replace(some.arms[arm], fields=fields)}
     recipe = dataclasses.replace(some.recipe, data_dir=str(tmp_path))
-    if recipe.dataset.startswith("digits"):
-        recipe = dataclasses.replace(recipe, model="mu/16", patch_size=2)
+    if not some.arms[arm].build:
+        patch_size = recipe.patch_size or 2
+        small = {"model": "mu/16", "patch_size": patch_size}
+        recipe = dataclasses.replace(recipe, **small)
     some = dataclasses.replace(
         some, arms=arms, recipe=recipe, choice_seeds=some.choice_seeds[:1]
     )
