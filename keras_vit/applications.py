@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from keras_vit.arguments import as_whole, is_whole
-from keras_vit.layers.dtypes import is_quantized
+from keras_vit.layers.base import is_quantized
 from keras_vit.models.config import ViTConfig, check_fields
 from keras_vit.models.variants import VARIANTS
 from keras_vit.models.vit import VisionTransformer, connect_layers
@@ -111,7 +111,7 @@ def make_builder(variant: str) -> Builder:
     Args:
         variant: A key of VARIANTS whose row names a builder.
     """
-    default, _, builder_name = VARIANTS[variant]
+    default, num_parameters, builder_name = VARIANTS[variant]
 
     def build(
         include_top: bool = True,
@@ -126,57 +126,31 @@ def make_builder(variant: str) -> Builder:
         **choices,
     ) -> keras.Model:
         keras.activations.get(classifier_activation)  # Raises if unknown.
+        # Fields that have another name here are refused, and unknown ones.
+        check_fields(choices, RENAMED_FIELDS)
         choices = {
             **image_choices(input_tensor, input_shape),
             **({"pooling": pooling} if pooling else {}),
             **({} if include_top or pooling else {"pooling": "none"}),
             "num_classes": as_whole(classes, "classes", 0) * bool(include_top),
             "classifier_activation": classifier_activation,
-            **check_choices(choices),
+            **choices,
         }
-        build_model = functools.partial(
-            build_on, input_tensor=input_tensor, dtype=dtype, name=name
-        )
-        source = None if weights is None else find_weights(weights, variant)
-        if source is not None and not is_own_file(source):
-            return _build_from(source, variant, choices, build_model)
-        model = build_model(dataclasses.replace(default, **choices))
-        if source is not None:
-            load_own_weights(model, source)
+        if input_tensor is None:
+            make = functools.partial(VisionTransformer, dtype=dtype, name=name)
+        else:
+            make = functools.partial(build_on, input_tensor, dtype, name)
+        if weights is None:
+            return make(dataclasses.replace(default, **choices))
+        source = find_weights(weights, variant)
+        if not is_own_file(source):
+            return _build_from(source, variant, choices, make)
+        model = make(dataclasses.replace(default, **choices))
+        load_own_weights(model, source)
         return model
 
     build.__name__ = build.__qualname__ = builder_name
-    build.__doc__ = write_docstring(variant)
-    return build
-
-
-def build_on(config: ViTConfig, input_tensor, dtype, name: str) -> keras.Model:
-    """Return the model of a configuration.
-
-    Args:
-        config: The configuration.
-        input_tensor: The symbolic input tensor of the first layer; None for a
-            VisionTransformer with its own input.
-        dtype: Dtype policy of the layers.
-        name: Name of the model.
-    """
-    if input_tensor is None:
-        return VisionTransformer(config, dtype=dtype, name=name)
-    policy = keras.dtype_policies.get(dtype)
-    outputs = connect_layers(config, input_tensor, policy)
-    inputs = keras.utils.get_source_inputs(input_tensor)
-    inputs = inputs[0] if len(inputs) == 1 else inputs
-    return keras.Model(inputs, outputs, name=name)
-
-
-def write_docstring(variant: str) -> str:
-    """Return the docstring of the builder of a variant.
-
-    Args:
-        variant: A key of VARIANTS.
-    """
-    default, num_parameters, _ = VARIANTS[variant]
-    return DOCSTRING.format(
+    build.__doc__ = DOCSTRING.format(
         variant=variant,
         num_parameters=num_parameters,
         height=default.image_size[0],
@@ -185,6 +159,16 @@ def write_docstring(variant: str) -> str:
         pooling=default.pooling,
         weights=", ".join(map(repr, tags_of(variant))) or "none yet",
     )
+    return build
+
+
+def build_on(input_tensor, dtype, name: str, config: ViTConfig) -> keras.Model:
+    """Return the model of a configuration on a symbolic input tensor."""
+    policy = keras.dtype_policies.get(dtype)
+    outputs = connect_layers(config, input_tensor, policy)
+    inputs = keras.utils.get_source_inputs(input_tensor)
+    inputs = inputs[0] if len(inputs) == 1 else inputs
+    return keras.Model(inputs, outputs, name=name)
 
 
 def image_choices(input_tensor, input_shape) -> dict:
@@ -198,6 +182,9 @@ def image_choices(input_tensor, input_shape) -> dict:
         ValueError: If they are not the shape of an image or contradict each
             other.
     """
+    if input_tensor is None and input_shape is None:
+        return {}
+    shape = input_shape
     if input_tensor is not None:
         if not isinstance(input_tensor, keras.KerasTensor):
             raise ValueError(
@@ -205,53 +192,34 @@ def image_choices(input_tensor, input_shape) -> dict:
                 f"of a Keras layer. Received: {type(input_tensor).__name__}"
             )
         shape = tuple(input_tensor.shape[1:])
-        if input_shape is not None and as_shape(input_shape) != shape:
+        if input_shape is not None and tuple(input_shape) != shape:
             raise ValueError(
                 "`input_shape` must be that of `input_tensor`. Received: "
-                f"input_shape={tuple(input_shape)}, input_tensor of {shape}"
+                f"input_shape={input_shape}, input_tensor of {shape}"
             )
-        input_shape = shape
-    if input_shape is None:
-        return {}
-    shape = as_shape(input_shape)
+    shape = tuple(shape) if isinstance(shape, Sequence | np.ndarray) else ()
+    if not (
+        len(shape) == 3
+        and is_whole(shape[2])
+        and (shape[:2] == (None, None) or all(map(is_whole, shape)))
+    ):
+        raise ValueError(
+            "`input_shape` must be (height, width, channels), both sizes in "
+            "pixels or both None, channels last. "
+            f"Received: input_shape={input_shape or shape!r}"
+        )
     if shape[0] is None:
         return {"use_dynamic_image_size": True, "channels": shape[2]}
     return {"image_size": shape[:2], "channels": shape[2]}
 
 
-def as_shape(input_shape) -> tuple:
-    """Return the shape of an image as a tuple.
-
-    Raises:
-        ValueError: If it is none.
-    """
-    is_sequence = isinstance(input_shape, Sequence | np.ndarray)
-    shape = tuple(input_shape) if is_sequence else ()
-    if len(shape) == 3:
-        whole = [is_whole(size) for size in shape]
-        if all(whole) or (shape[:2] == (None, None) and whole[2]):
-            return shape
-    raise ValueError(
-        "`input_shape` must be (height, width, channels), both sizes in "
-        "pixels or both None, channels last. "
-        f"Received: input_shape={input_shape!r}"
-    )
-
-
-def check_choices(choices: dict) -> dict:
-    """Return `choices`; raise a ValueError for unknown fields of ViTConfig.
-
-    A field that an argument of the builder sets is refused as well; the error
-    names the argument.
-    """
-    renamed = {
-        "image_size": "input_shape",
-        "channels": "input_shape",
-        "use_dynamic_image_size": "input_shape",
-        "num_classes": "classes",
-    }
-    check_fields(choices, renamed)
-    return choices
+# Fields of ViTConfig -> the argument of a builder that sets them.
+RENAMED_FIELDS = {
+    **dict.fromkeys(
+        ("image_size", "channels", "use_dynamic_image_size"), "input_shape"
+    ),
+    "num_classes": "classes",
+}
 
 
 # ------------------------------------------------------------ with weights

@@ -29,7 +29,7 @@ def as_whole(value, argument: str, least: int = 1) -> int:
         12
     """
     rule = "be positive" if least else "be 0 or more"
-    if not is_whole(value):
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
         rule = "be a whole number"
     elif value >= least:
         return int(value)
@@ -39,15 +39,7 @@ def as_whole(value, argument: str, least: int = 1) -> int:
 
 
 def as_number(value, argument: str) -> float:
-    """Return a real number as a `float`.
-
-    Args:
-        value: The value.
-        argument: Name of the caller's argument, for the error.
-
-    Raises:
-        ValueError: If it is not a number.
-    """
+    """Return a real number as a `float`; raise a ValueError for others."""
     if is_number(value):
         return float(value)
     raise ValueError(
@@ -56,16 +48,9 @@ def as_number(value, argument: str) -> float:
 
 
 def as_rate(value, argument: str) -> float:
-    """Return a dropout rate as a `float`.
-
-    Args:
-        value: The value.
-        argument: Name of the caller's argument, for the error.
-
-    Raises:
-        ValueError: If it is not a number in [0, 1).
-    """
-    if is_number(value) and 0 <= value < 1:
+    """Return a number in [0, 1) as a `float`; raise a ValueError for others."""
+    is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if is_real and 0 <= value < 1:
         return float(value)
     raise ValueError(
         f"`{argument}` must be in [0, 1). Received: {argument}={value!r}"
@@ -73,14 +58,10 @@ def as_rate(value, argument: str) -> float:
 
 
 def as_size(value, argument: str) -> tuple[int, int]:
-    """Return two whole numbers, as in (height, width), as a tuple of `int`.
-
-    Args:
-        value: The value.
-        argument: Name of the caller's argument, for the error.
+    """Return two positive whole numbers, as in (height, width), as `int`.
 
     Raises:
-        ValueError: If it is anything else, or one of them is not positive.
+        ValueError: If it is anything else.
     """
     try:
         sides = tuple(value)

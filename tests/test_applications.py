@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+import re
 
 import keras
 import numpy as np
@@ -54,33 +55,13 @@ def test_a_builder_is_a_public_function_of_the_package(name):
     assert parameters["name"].default == name.lower()
 
 
-# The configuration of each, by the fields that tell the variants apart.
-@pytest.mark.parametrize(
-    ("name", "variant"),
-    [
-        ("ViT_Ti16", "Ti/16"),
-        ("ViT_S16", "S/16"),
-        ("ViT_S32", "S/32"),
-        ("ViT_B8", "B/8"),
-        ("ViT_B16", "B/16"),
-        ("ViT_B32", "B/32"),
-        ("ViT_L16", "L/16"),
-        ("ViT_L32", "L/32"),
-        ("ViT_H14", "H/14"),
-        ("ViT_M16", "M/16"),
-        ("ViT_So400m14", "So400m/14"),
-        ("ViT_g14", "g/14"),
-        ("ViT_G14", "G/14"),
-        ("R_ViT_Ti16", "R+Ti/16"),
-        ("R26_ViT_S32", "R26+S/32"),
-        ("R26_ViT_B32", "R26+B/32"),
-        ("R50_ViT_B16", "R50+B/16"),
-        ("R50_ViT_B32", "R50+B/32"),
-        ("R50_ViT_L16", "R50+L/16"),
-        ("R50_ViT_L32", "R50+L/32"),
-    ],
-)
-def test_a_builder_states_its_variant_and_size(name, variant):
+@each_builder
+def test_a_builder_states_its_variant_and_size(name):
+    """ViT_B16 is B/16, and R50_ViT_L32 is R50+L/32."""
+    stem, size, patch = re.fullmatch(
+        r"(R\d*_)?ViT_([A-Za-z]+\d*?m?)(\d+)", name
+    ).groups()
+    variant = f"{(stem or '').replace('_', '+')}{size}/{patch}"
     count = VARIANTS[variant].num_parameters
     first_line = BUILDERS[name].__doc__.splitlines()[0]
     assert first_line == f"Build the ViT {variant}, {count:,} parameters."
@@ -122,14 +103,6 @@ def test_the_defaults_of_keras_applications(name):
     assert model.name == name.lower()
     probabilities = to_numpy(randomize(model)(noise(2, *shape(name))))
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
-
-
-@each_kind
-def test_serialization_keeps_the_weights(name):
-    model = small(name, include_top=False, input_shape=shape(name))
-    config = keras.saving.serialize_keras_object(model)
-    revived = keras.saving.deserialize_keras_object(config)
-    assert [w.path for w in revived.weights] == [w.path for w in model.weights]
 
 
 @each_builder
@@ -192,14 +165,6 @@ def test_an_input_tensor_is_spliced_in():
     )
 
 
-def test_an_input_tensor_of_any_size():
-    images = keras.Input((None, None, 3))
-    model = ViT_B16(
-        input_tensor=images, include_top=False, pooling="avg", **SMALL
-    )
-    assert tuple(model(noise(2, 32, 48, 3)).shape) == (2, 24)
-
-
 def test_a_model_on_an_input_tensor_reloads_exactly(tmp_path):
     images = keras.Input((32, 32, 3))
     model = randomize(ViT_B16(input_tensor=images, classes=5, **SMALL))
@@ -226,12 +191,6 @@ def test_choices_reach_the_configuration():
         "exact",
     )
     assert (config.pooling, config.num_classes) == ("map", 5)
-
-
-def test_the_type_reaches_the_layers():
-    model = build(dtype="mixed_bfloat16", classes=5)
-    assert model.get_layer("block_00").compute_dtype == "bfloat16"
-    assert model.get_layer("predictions").compute_dtype == "float32"
 
 
 @pytest.mark.parametrize("ending", [".weights.h5", ".keras"])
@@ -289,117 +248,39 @@ def test_bad_weights_leave_the_model_as_it_was(tmp_path):
         np.testing.assert_array_equal(old, new)
 
 
-ERRORS = {
-    "weights_keyword": (
-        {"weights": "imagenet"},
-        "`weights` must be None, the path of an existing file or folder, or "
-        "the name of a pretrained B/16: 'i21k', 'i21k+i1k', 'i21k+i1k-224', "
-        "'augreg', 'augreg-i1k', 'sam', 'dinov3', 'clip-openai', "
-        "'clip-laion2b', 'siglip', 'siglip2', 'beit', 'beit2', 'deit3', "
-        "'deit-distilled', 'mae', 'pe-core'. Received: weights='imagenet'",
+IMAGES = {"input_tensor": keras.Input((48, 48, 3))}
+# Arguments, and what the message names.
+ERRORS = [
+    ({"weights": "imagenet"}, "`weights`.*'augreg'.*weights='imagenet'"),
+    ({"weights": 3}, "`weights` must be None, the path"),
+    ({"weights": "missing.weights.h5"}, "`weights`.*missing.weights.h5"),
+    ({"weights": __file__}, f"{__file__} cannot be read"),
+    ({"input_shape": (123, 123, 3)}, "`patch_size`.*123x123"),
+    *(
+        ({"input_shape": shape}, f"`input_shape`.*{re.escape(repr(shape))}")
+        for shape in ((32, 32), (None, 32, 3), (32, 32, None), 32, "323")
     ),
-    "weights_number": (
-        {"weights": 3},
-        "`weights` must be None, the path of an existing file",
-    ),
-    "weights_missing_file": (
-        {"weights": "missing.weights.h5"},
-        "`weights` must be None, the path of an existing file",
-    ),
-    "weights_ending": (
-        {"weights": __file__},
-        f"{__file__} cannot be read: the name of a checkpoint ends in .npz",
-    ),
-    "input_shape_part_of_a_patch": (
-        {"input_shape": (123, 123, 3)},
-        "`patch_size` must divide the image, 123x123. "
-        "Received: patch_size=16, image_size=(123, 123)",
-    ),
-    "input_shape_rank": (
-        {"input_shape": (32, 32)},
-        "`input_shape` must be (height, width, channels)",
-    ),
-    "input_shape_half_open": (
-        {"input_shape": (None, 32, 3)},
-        "`input_shape` must be (height, width, channels), both sizes in "
-        "pixels or both None, channels last. Received: "
-        "input_shape=(None, 32, 3)",
-    ),
-    "input_shape_open_channels": (
-        {"input_shape": (32, 32, None)},
-        "`input_shape` must be (height, width, channels)",
-    ),
-    "input_shape_number": (
-        {"input_shape": 32},
-        "`input_shape` must be (height, width, channels)",
-    ),
-    "input_shape_text": (
-        {"input_shape": "323"},
-        "channels last. Received: input_shape='323'",
-    ),
-    "input_tensor_array": (
+    (
         {"input_tensor": np.zeros((1, 32, 32, 3)), "input_shape": None},
-        "`input_tensor` must be a symbolic tensor, such as the output of a "
-        "Keras layer. Received: ndarray",
+        "`input_tensor`.*ndarray",
     ),
-    "input_tensor_of_another_shape": (
-        {"input_tensor": keras.Input((48, 48, 3))},
-        "`input_shape` must be that of `input_tensor`. Received: "
-        "input_shape=(32, 32, 3), input_tensor of (48, 48, 3)",
-    ),
-    "pooling": ({"pooling": "gap"}, "`pooling` must be one of 'token', 'avg'"),
-    "classes": (
-        {"classes": -1},
-        "`classes` must be 0 or more. Received: classes=-1",
-    ),
-    "classes_text": (
-        {"classes": "10"},
-        "`classes` must be a whole number. Received: classes='10'",
-    ),
-    "activation": ({"classifier_activation": "sofmax"}, "sofmax"),
-    "num_classes": (
-        {"num_classes": 5},
-        "Use `classes` in place of `num_classes`. Received: num_classes=5",
-    ),
-    "image_size": (
-        {"image_size": 32},
-        "Use `input_shape` in place of `image_size`. Received: image_size=32",
-    ),
-    "channels": ({"channels": 1}, "Use `input_shape` in place of `channels`."),
-    "use_dynamic_image_size": (
-        {"use_dynamic_image_size": True},
-        "Use `input_shape` in place of `use_dynamic_image_size`.",
-    ),
-    "unknown": (
-        {"droput_rate": 0.1},
-        "Received: droput_rate=0.1. Did you mean 'dropout_rate'?",
-    ),
-    "unknown_like_an_argument_of_the_builder": (
-        {"clases": 3},
-        "Received: clases=3. Did you mean 'classes'?",
-    ),
-    "unknown_like_nothing": (
-        {"qqq": 3},
-        "There is no argument `qqq`, only input_shape, classes, width,",
-    ),
-}
+    (IMAGES, r"`input_shape`.*\(32, 32, 3\).*\(48, 48, 3\)"),
+    ({"pooling": "gap"}, "`pooling`.*'gap'"),
+    ({"classes": -1}, "`classes`.*=-1"),
+    ({"classes": "10"}, "`classes`.*='10'"),
+    ({"classifier_activation": "sofmax"}, "sofmax"),
+    ({"num_classes": 5}, "`classes` in place of `num_classes`"),
+    ({"image_size": 32}, "`input_shape` in place of `image_size`"),
+    ({"droput_rate": 0.1}, "Did you mean 'dropout_rate'?"),
+    ({"clases": 3}, "Did you mean 'classes'?"),
+    ({"qqq": 3}, "`qqq`.*input_shape, classes, width, depth"),
+]
 
 
-@pytest.mark.parametrize(("arguments", "message"), ERRORS.values(), ids=ERRORS)
+@pytest.mark.parametrize(("arguments", "message"), ERRORS, ids=str)
 def test_a_bad_argument_is_an_error_that_names_it(arguments, message):
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=message):
         build(**arguments)
-    assert message in str(error.value)
-
-
-def test_the_error_of_an_unknown_argument_lists_the_known_in_their_order():
-    # A set would list them in another order in each process.
-    with pytest.raises(ValueError) as error:
-        build(droput_rate=0.1)
-    message = str(error.value)
-    fields = ["width", "depth", "dropout_rate", "layer_norm_epsilon"]
-    places = [message.index(field) for field in fields]
-    assert places == sorted(places)
 
 
 def test_weights_of_a_quantized_model_are_refused(tmp_path):

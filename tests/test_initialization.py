@@ -72,29 +72,13 @@ def assert_moments(x, deviation):
     assert abs(x.std() / deviation - 1) < 5 / np.sqrt(2 * x.size)
 
 
-def test_patch_kernel_is_lecun_normal(weights):
-    kernel = weights["patch_encoder/kernel"]
-    assert_truncated_normal(kernel, (PATCH_SIZE**2 * 3) ** -0.5)
+def assert_constant(x, value):
+    assert (x == value).all()
 
 
-def test_positions_are_normal_with_deviation_0_02(weights):
-    assert_normal(weights["position_embedding/embedding"], 0.02)
-
-
-@pytest.mark.parametrize(
-    ("path", "count"),
-    [
-        ("block_00/attention/qkv/kernel", 3),
-        ("block_00/attention/out/kernel", 1),
-        ("pooling/query/kernel", 1),
-        ("pooling/key_value/kernel", 2),
-        ("pooling/out/kernel", 1),
-    ],
-)
-def test_projections_are_glorot_uniform_each_by_itself(weights, path, count):
-    kernel = weights[path]
-    assert kernel.shape == (WIDTH, count * WIDTH)
-    parts = np.split(kernel, count, axis=1)
+def assert_projections(x, count):
+    """Glorot-uniform, each of the (D, D) matrices by itself."""
+    parts = np.split(x, count, axis=1)
     for part in parts:
         # Of the flattened (D, D) matrix; of the fused one it would be half.
         assert_uniform(part, np.sqrt(3 / WIDTH))
@@ -102,83 +86,68 @@ def test_projections_are_glorot_uniform_each_by_itself(weights, path, count):
         assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.05
 
 
+MLP_LIMIT = np.sqrt(6 / (WIDTH + MLP_DIM))
+# How each weight of the model is distributed: a check and its number.
+WEIGHTS = {
+    "patch_encoder/kernel": (
+        assert_truncated_normal,
+        (PATCH_SIZE**2 * 3) ** -0.5,
+    ),
+    "patch_encoder/bias": (assert_constant, 0),
+    "class_token/token": (assert_constant, 0),
+    "position_embedding/embedding": (assert_normal, 0.02),
+    "encoder_norm/gamma": (assert_constant, 1),
+    "encoder_norm/beta": (assert_constant, 0),
+    # With a fan-in of one.
+    "pooling/probe": (assert_uniform, np.sqrt(6 / (1 + WIDTH))),
+    "pre_logits/kernel": (assert_truncated_normal, WIDTH**-0.5),
+    "pre_logits/bias": (assert_constant, 0),
+    "predictions/kernel": (assert_constant, 0),
+    "predictions/bias": (assert_constant, -10),
+}
+for _path, _count in {
+    "block_00/attention/qkv": 3,
+    "block_00/attention/out": 1,
+    "pooling/query": 1,
+    "pooling/key_value": 2,
+    "pooling/out": 1,
+}.items():
+    WEIGHTS[f"{_path}/kernel"] = (assert_projections, _count)
+    WEIGHTS[f"{_path}/bias"] = (assert_constant, 0)
+for _path in ("block_00/mlp", "pooling/mlp"):
+    for _layer in ("hidden", "out"):
+        WEIGHTS[f"{_path}/{_layer}/kernel"] = (assert_uniform, MLP_LIMIT)
+        WEIGHTS[f"{_path}/{_layer}/bias"] = (assert_normal, 1e-6)
+for _path in ("block_00/attention_norm", "block_00/mlp_norm", "pooling/norm"):
+    WEIGHTS[f"{_path}/gamma"] = (assert_constant, 1)
+    WEIGHTS[f"{_path}/beta"] = (assert_constant, 0)
+
+
+@pytest.mark.parametrize("path", WEIGHTS)
+def test_distribution_of_each_weight(weights, path):
+    check, number = WEIGHTS[path]
+    check(weights[path], number)
+
+
+def test_every_weight_has_a_row(weights):
+    assert set(weights) == set(WEIGHTS)
+
+
 def test_q_k_v_and_the_blocks_do_not_share_their_draws():
     keras.utils.set_random_seed(0)
     config = ViTConfig(64, 2, 64, 2, patch_size=8, image_size=16)
-    kernels = [
+    arrays = [
         array
         for path, array in by_path(VisionTransformer(config)).items()
-        if path.startswith("block_") and path.endswith("kernel")
+        if path.startswith("block_")
+        and (path.endswith("kernel") or "mlp" in path and path.endswith("bias"))
     ]
-    for i, one in enumerate(kernels):
-        for other in kernels[i + 1 :]:
+    for i, one in enumerate(arrays):
+        for other in arrays[i + 1 :]:
             size = min(one.size, other.size)
-            assert not np.allclose(one.ravel()[:size], other.ravel()[:size])
-
-
-@pytest.mark.parametrize("owner", ["block_00/mlp", "pooling/mlp"])
-def test_mlp_kernels_are_glorot_uniform(weights, owner):
-    limit = np.sqrt(6 / (WIDTH + MLP_DIM))
-    assert_uniform(weights[f"{owner}/hidden/kernel"], limit)
-    assert_uniform(weights[f"{owner}/out/kernel"], limit)
-
-
-@pytest.mark.parametrize("owner", ["block_00/mlp", "pooling/mlp"])
-@pytest.mark.parametrize("layer", ["hidden", "out"])
-def test_mlp_biases_are_normal_with_deviation_1e_6(weights, owner, layer):
-    assert_normal(weights[f"{owner}/{layer}/bias"], 1e-6)
-
-
-def test_probe_is_glorot_uniform_with_a_fan_in_of_one(weights):
-    assert_uniform(weights["pooling/probe"], np.sqrt(6 / (1 + WIDTH)))
-
-
-def test_pre_logits_kernel_is_lecun_normal(weights):
-    assert_truncated_normal(weights["pre_logits/kernel"], WIDTH**-0.5)
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "class_token/token",
-        "patch_encoder/bias",
-        "block_00/attention/qkv/bias",
-        "block_00/attention/out/bias",
-        "block_00/attention_norm/beta",
-        "block_00/mlp_norm/beta",
-        "encoder_norm/beta",
-        "pooling/query/bias",
-        "pooling/key_value/bias",
-        "pooling/out/bias",
-        "pooling/norm/beta",
-        "pre_logits/bias",
-        "predictions/kernel",
-    ],
-)
-def test_zeros(weights, path):
-    assert not weights[path].any()
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "block_00/attention_norm/gamma",
-        "block_00/mlp_norm/gamma",
-        "encoder_norm/gamma",
-        "pooling/norm/gamma",
-    ],
-)
-def test_scales_of_layer_norms_are_one(weights, path):
-    assert (weights[path] == 1).all()
-
-
-def test_head_bias_is_the_chosen_constant(weights):
-    assert (weights["predictions/bias"] == -10).all()
-
-
-def test_every_parameter_of_the_model_is_tested(weights):
-    # The paths above, by hand: a new weight needs a test here.
-    assert len(weights) == 4 + 12 + 2 + 13 + 2 + 2
+            assert not np.allclose(
+                one.ravel()[:size], other.ravel()[:size], atol=0
+            )
 
 
 def test_learned_2d_positions_are_normal_with_deviation_0_02():

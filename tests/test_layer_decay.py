@@ -39,12 +39,6 @@ def test_layer_rates_of_a_vision_transformer():
     }
 
 
-def test_an_optimizer_of_another_kind_is_refused():
-    model = VisionTransformer(tiny_config())
-    with pytest.raises(ValueError, match="of Keras. .*optimizer='adamw'"):
-        layer_decay_optimizer("adamw", model, 0.5)
-
-
 def test_positions_of_a_block_have_its_rate():
     model = VisionTransformer(tiny_config(**LATER_KINDS["beit"]))
     paths = [v.path for v in model.variables]
@@ -55,38 +49,41 @@ def test_positions_of_a_block_have_its_rate():
     assert rates["patch_encoder/kernel"] == 0.125
 
 
-def test_layer_rates_go_by_number_beyond_a_hundred_blocks():
-    paths = ["a/kernel", "block_09/b/kernel", "block_100/b/kernel", "c/kernel"]
-    variables = [Named(path) for path in paths]
-    assert layer_rates(variables, 0.9) == [
-        pytest.approx(0.9**power) for power in (102, 92, 1, 0)
-    ]
-
-
-def test_frozen_layers_in_front_change_no_rate():
-    paths = ["block_01/b/kernel", "block_02/b/kernel", "c/kernel"]
-    assert layer_rates([Named(p) for p in paths], 0.5) == [0.25, 0.5, 1.0]
-
-
-def test_layer_decay_of_one_asks_for_no_blocks():
-    assert layer_rates([Named("a/kernel"), Named("b/bias")], 1.0) == [1, 1]
-
-
-def test_layer_decay_without_blocks_is_an_error():
-    for path in ("a/kernel", "stem/resblock_01/kernel", "block_01x/kernel"):
-        with pytest.raises(ValueError, match="`layer_decay` must be 1.*=0.5"):
-            layer_rates([Named(path)], 0.5)
-
-
-@pytest.mark.parametrize("decay", [0, -0.5, 1.5, math.nan])
-def test_layer_decay_out_of_range_is_an_error(decay):
-    with pytest.raises(ValueError, match="`layer_decay` must be more than 0"):
-        layer_rates([Named("block_00/kernel")], decay)
-
-
 @dataclasses.dataclass
 class Named:
     path: str
+
+
+# Paths, and the powers of the decay that they get.
+PATHS = [
+    (["a/k", "block_09/b/k", "block_100/b/k", "c/k"], [102, 92, 1, 0]),
+    # Frozen layers in front change no rate.
+    (["block_01/b/kernel", "block_02/b/kernel", "c/kernel"], [2, 1, 0]),
+]
+
+
+@pytest.mark.parametrize(("paths", "powers"), PATHS)
+def test_rates_go_by_the_number_of_the_block(paths, powers):
+    rates = layer_rates([Named(path) for path in paths], 0.9)
+    assert rates == pytest.approx([0.9**power for power in powers])
+    assert layer_rates([Named("a/kernel"), Named("b/bias")], 1.0) == [1, 1]
+
+
+def test_what_cannot_decay_is_refused():
+    for path in ("a/kernel", "stem/resblock_01/kernel", "block_01x/kernel"):
+        with pytest.raises(ValueError, match="`layer_decay` must be 1.*=0.5"):
+            layer_rates([Named(path)], 0.5)
+    for decay in (0, -0.5, 1.5, math.nan):
+        with pytest.raises(ValueError, match="`layer_decay`"):
+            layer_rates([Named("block_00/kernel")], decay)
+    model = VisionTransformer(tiny_config())
+    sgd = keras.optimizers.SGD(0.1)
+    for wrong in ("adamw", keras.optimizers.LossScaleOptimizer(sgd)):
+        with pytest.raises(ValueError, match="`optimizer` must"):
+            layer_decay_optimizer(wrong, model, 0.5)
+    optimizer = layer_decay_optimizer(sgd, model, 0.5)
+    optimizer.learning_rate = 0.25
+    assert float(optimizer.learning_rate) == float(sgd.learning_rate) == 0.25
 
 
 def test_frozen_weights_change_no_rate():
@@ -205,14 +202,6 @@ def test_a_saved_model_continues_with_its_optimizer(tmp_path):
         np.testing.assert_allclose(to_numpy(one), to_numpy(other), atol=1e-6)
 
 
-def test_the_learning_rate_can_be_set():
-    model = VisionTransformer(tiny_config())
-    optimizer = layer_decay_optimizer(keras.optimizers.SGD(0.1), model, 0.5)
-    optimizer.learning_rate = 0.25
-    assert float(optimizer.learning_rate) == 0.25
-    assert float(optimizer.inner_optimizer.learning_rate) == 0.25
-
-
 def test_another_model_is_refused():
     small = VisionTransformer(tiny_config(depth=1))
     with pytest.raises(ValueError, match="without the layer .*embedding"):
@@ -222,10 +211,3 @@ def test_another_model_is_refused():
             ),
             run_eagerly=True,
         )
-
-
-def test_loss_scaling_goes_around_it():
-    model = VisionTransformer(tiny_config())
-    scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
-    with pytest.raises(ValueError, match="must not scale the loss"):
-        layer_decay_optimizer(scaling, model, 0.5)

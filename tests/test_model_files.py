@@ -55,12 +55,6 @@ def test_a_folder_of_timm_has_the_classes(folder, tmp_path):
     assert from_checkpoint(target).config.num_classes == 3
 
 
-def test_a_file_is_written_without_them(folder, tmp_path, capsys):
-    words = [str(folder), str(tmp_path / "a.npz"), "--layout=official"]
-    assert convert.main(words) == 0
-    assert not (folder / "config.json").exists()
-
-
 def test_a_run_without_a_model_is_refused(folder, tmp_path, capsys):
     (folder / "model.keras").unlink()
     words = [str(folder), str(tmp_path / "x.npz"), "--layout=official"]
@@ -82,16 +76,10 @@ def test_what_is_of_no_run(folder, tmp_path):
     "text, fault",
     [
         ("no JSON", ""),
-        ("[]", ""),
-        ("{}", "a list of 3 strings, one for each logit.* Received: None"),
-        ('{"class_names": null}', "Received: None"),
-        ('{"class_names": []}', "3 strings.* Received: a list of 0: "),
-        ('{"class_names": ["a"]}', r"Received: a list of 1: \['a'\]$"),
-        ('{"class_names": ["a", "b", "c", "d"]}', "Received: a list of 4: "),
-        ('{"class_names": [["a"], 2, null]}', r"Received: a list of 3: \[\["),
-        ('{"class_names": "abc"}', "Received: 'abc'$"),
-        ('{"class_names": {"a": 0, "b": 1, "c": 2}}', "Received: {'a': 0"),
-        ('{"class_names": 5}', "Received: 5$"),
+        ("{}", "None"),
+        ('{"class_names": ["a"]}', r"a list of 1: \['a'\]$"),
+        ('{"class_names": [["a"], 2, null]}', r"a list of 3: \[\["),
+        ('{"class_names": "abc"}', "'abc'$"),
     ],
 )
 def test_names_that_are_not_those_of_the_logits_are_refused(
@@ -117,17 +105,6 @@ def test_an_encoder_has_no_names(tmp_path):
 
 def a_model():
     return keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
-
-
-def test_the_model_of_a_file_is_read_without_its_optimizer(tmp_path):
-    model = a_model()
-    model.compile("sgd", "mse")
-    path = str(tmp_path / "model.keras")
-    model.save(path)
-    loaded = load_keras(path)
-    assert not loaded.compiled
-    kernel, bias = loaded.get_weights()
-    assert (kernel == model.get_weights()[0]).all() and bias == [0]
 
 
 @pytest.mark.parametrize("content", [b"", b"text", None])

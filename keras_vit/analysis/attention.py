@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit.layers.dtypes import as_float32
+from keras_vit.layers.base import as_float32
 from keras_vit.layers.kernels import without_gradients
 from keras_vit.models import VisionTransformer
 from keras_vit.models.features import (
     grid_size_of,
+    run_blocks,
     split_batches,
-    yield_scores,
 )
 from keras_vit.models.vit import block_indices, check_vision_transformer
 
@@ -60,7 +60,10 @@ def attention_maps(
     maps = None
     with without_gradients():
         for part, batch in split_batches(model, images, batch_size):
-            for index, scores in yield_scores(model, batch, indices):
+            steps = run_blocks(model, batch, indices)
+            for index, (_, scores) in enumerate(steps):
+                if scores is None:
+                    continue
                 if maps is None:
                     shape = (len(indices), len(images), *scores.shape[1:])
                     maps = np.empty(shape, "float32")
@@ -161,7 +164,8 @@ def attention_distances(
     total = np.zeros((config.depth, config.num_heads))
     with without_gradients():
         for _, batch in split_batches(model, images, batch_size):
-            for index, scores in yield_scores(model, batch):
+            steps = run_blocks(model, batch, range(config.depth))
+            for index, (_, scores) in enumerate(steps):
                 mean = mean_attention_distance(
                     as_float32(scores)[None],
                     grid_size_of(model, batch),

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_vit.arguments import as_whole
-from keras_vit.layers.dtypes import as_float32
+from keras_vit.layers.base import as_float32
 from keras_vit.models import VisionTransformer
 from keras_vit.models.vit import check_vision_transformer
 

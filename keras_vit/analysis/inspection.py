@@ -15,7 +15,7 @@ from keras_vit.analysis.page import render_frame
 from keras_vit.analysis.relevance import accumulate_relevance
 from keras_vit.analysis.rollout import head_tokens, roll_out, to_grid
 from keras_vit.arguments import as_whole
-from keras_vit.layers.dtypes import as_float32
+from keras_vit.layers.base import as_float32
 from keras_vit.layers.kernels import without_gradients
 from keras_vit.models import VisionTransformer, ViTConfig
 from keras_vit.models.features import (

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.dtypes import as_float32
+from keras_vit.layers.base import as_float32
 from keras_vit.layers.kernels import without_gradients
 from keras_vit.models import VisionTransformer
 from keras_vit.models.features import (

@@ -4,12 +4,11 @@ import numpy as np
 from keras import ops
 
 from keras_vit.arguments import as_whole
-from keras_vit.layers.dtypes import as_float32
+from keras_vit.layers.base import as_float32
 from keras_vit.layers.kernels import without_gradients
 from keras_vit.models import VisionTransformer
 from keras_vit.models.features import (
     as_images,
-    enter_blocks,
     run_blocks,
     split_batches,
 )
@@ -94,7 +93,7 @@ def token_norms(
         for _, batch in split_batches(model, images, batch_size):
             norms = [
                 as_float32(ops.norm(ops.cast(tokens, "float32"), axis=-1))
-                for tokens, _ in run_blocks(model, *enter_blocks(model, batch))
+                for tokens, _ in run_blocks(model, batch)
             ]
             parts.append(np.stack(norms))  # (layers, B, T)
     return np.concatenate(parts, axis=1)
@@ -145,7 +144,7 @@ def _centred_kernels(model, images):
     The product of two is B (B - 3) times the unbiased HSIC.
     """
     kernels = []
-    for tokens, _ in run_blocks(model, *enter_blocks(model, images)):
+    for tokens, _ in run_blocks(model, images):
         x = as_float32(tokens).reshape(len(images), -1)  # (B, T*D)
         # Centring does not change the result, but reduces rounding errors.
         x = x - x.mean(axis=0)

@@ -5,15 +5,15 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.dtypes import as_float32
+from keras_vit.layers.base import as_float32
 from keras_vit.layers.kernels import without_gradients
 from keras_vit.models import VisionTransformer, ViTConfig
 from keras_vit.models.features import (
     grid_size_of,
+    run_blocks,
     split_batches,
-    yield_scores,
 )
-from keras_vit.models.vit import pooling
+from keras_vit.models.vit import make_pooling
 from keras_vit.tables import pick
 
 HEAD_FUSIONS = {"mean": ops.mean, "max": ops.max, "min": ops.min}
@@ -59,7 +59,8 @@ def attention_rollout(
     rollouts = []
     with without_gradients():
         for _, batch in split_batches(model, images, batch_size):
-            scores = (scores for _, scores in yield_scores(model, batch))
+            steps = run_blocks(model, batch, range(model.config.depth))
+            scores = (scores for _, scores in steps)
             prefix = model.config.num_prefix_tokens
             rollout = roll_out(scores, head_fusion, discard_ratio, prefix)
             rollouts.append(as_float32(rollout))
@@ -81,7 +82,8 @@ def attention_grid(model: VisionTransformer, images):
         model: Any VisionTransformer.
         images: The images to compute attention for.
     """
-    scores = (scores for _, scores in yield_scores(model, images))
+    steps = run_blocks(model, images, range(model.config.depth))
+    scores = (scores for _, scores in steps)
     return head_grid(model, images, roll_out(scores))
 
 
@@ -233,7 +235,8 @@ def head_tokens(config: ViTConfig) -> tuple[int, ...]:
     Args:
         config: The configuration of the model.
     """
-    layer = pooling(config)
+    make = make_pooling(config)
+    layer = make and make()
     if layer is None:
         return (0,) if config.use_class_token else ()
     return tuple(layer.read_tokens)

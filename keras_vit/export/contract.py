@@ -21,7 +21,7 @@ from keras_vit.export.agreement import (
     refuse_faults,
 )
 from keras_vit.files import draft_folder
-from keras_vit.layers.dtypes import is_quantized
+from keras_vit.layers.base import is_quantized
 from keras_vit.models import FlexibleVisionTransformer, VisionTransformer
 from keras_vit.models.features import (
     CLASSIFIER_ACTIVATIONS,

@@ -4,7 +4,6 @@ from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.block import LayerScale, StochasticDepth, TransformerBlock
 from keras_vit.layers.mlp import ACTIVATIONS, MlpBlock
 from keras_vit.layers.norms import NORMS, LayerNorm, RmsNorm
-from keras_vit.layers.patches import PatchEncoder
 from keras_vit.layers.pooling import (
     POOLINGS,
     AttentionPooling,
@@ -47,7 +46,7 @@ from keras_vit.layers.rotary import (
     MixedRotaryPositions,
     RoundedRotaryPositions,
 )
-from keras_vit.layers.tokens import ClassToken, PrefixTokens
+from keras_vit.layers.tokens import ClassToken, PatchEncoder, PrefixTokens
 
 __all__ = [
     "ACTIVATIONS",

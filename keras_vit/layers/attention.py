@@ -8,9 +8,8 @@ from keras import ops
 
 from keras_vit.arguments import as_rate, as_whole
 from keras_vit.layers import kernels
-from keras_vit.layers.composite import Composite
-from keras_vit.layers.dtypes import wide
-from keras_vit.layers.norms import make_norm
+from keras_vit.layers.base import Composite, wide
+from keras_vit.layers.norms import NORMS
 from keras_vit.layers.rotary import rotate_pairs
 from keras_vit.tables import pick
 
@@ -55,15 +54,9 @@ def attend(
         x = kernels.attend(query, key, value, num_heads, in_heads, bias)
         if x is not None:
             return x
-    return attend_by_products(
-        query,
-        key,
-        value,
-        num_heads=num_heads,
-        mask=mask,
-        bias=bias,
-        training=training,
-    )[0]
+    options = {"mask": mask, "bias": bias, "training": training}
+    x, _ = attend_by_products(query, key, value, num_heads=num_heads, **options)
+    return x
 
 
 def attend_by_products(
@@ -77,22 +70,10 @@ def attend_by_products(
     change_scores: Callable | None = None,
     training=False,
 ):
-    """Return `attend(...)` and the attention probabilities.
+    """Return `attend(...)` and the attention probabilities (B, K, S, T).
 
-    Shapes:
-        query: (B, S, D). key, value: (B, T, D).
-        returns: (B, S, D) and (B, K, S, T).
-
-    Args:
-        query: Projected tokens that attend to the others.
-        key: Projected tokens that the queries are compared with.
-        value: Projected tokens that are averaged.
-        num_heads: Number K of heads.
-        mask: See `attend`.
-        bias: See `attend`.
-        change_scores: Maps the attention probabilities (B, K, S, T) to those
-            that weigh the values. Those returned are the original ones.
-        training: Whether a gradient will be computed.
+    `change_scores` maps these probabilities to those that weigh the values.
+    Those returned are the original ones.
     """
     width = query.shape[-1]
     size = width // num_heads
@@ -136,30 +117,28 @@ def _pull_back(scores, upstream):
     return products - mean * scores
 
 
-def projection(width: int, count: int, name: str, dtype, use_bias: bool = True):
-    """Return one Dense layer that computes `count` square projections.
+def projection(layer, name: str, width: int, count: int, use_bias=True):
+    """Return one Dense layer, inside of a layer of heads, of projections.
 
-    Each projection is initialised Glorot-uniform by itself, with the limit of
-    a (D, D) matrix. Keras would compute the limit of the fused
-    (D, count * D) kernel, which is too small.
+    Each of them is initialised Glorot-uniform by itself, with the limit of a
+    (D, D) matrix. Keras would compute the limit of the fused (D, count * D)
+    kernel, which is too small.
     """
+    if width % layer.num_heads:
+        raise ValueError(
+            "`num_heads` must divide the width of the tokens. "
+            f"Received: num_heads={layer.num_heads}, width={width}"
+        )
     limit = math.sqrt(6 / (width + width))
-    return keras.layers.Dense(
+    dense = layer.inner(
+        keras.layers.Dense,
+        name,
         count * width,
         use_bias=use_bias,
         kernel_initializer=keras.initializers.RandomUniform(-limit, limit),
-        dtype=dtype,
-        name=name,
     )
-
-
-def check_heads_divide(width: int, num_heads: int):
-    """Raise a ValueError unless `num_heads` divides `width`."""
-    if width % num_heads:
-        raise ValueError(
-            "`num_heads` must divide the width of the tokens. "
-            f"Received: num_heads={num_heads}, width={width}"
-        )
+    dense.build((None, width))
+    return dense
 
 
 def _for_heads(mask):
@@ -226,6 +205,8 @@ class MultiHeadSelfAttention(Composite):
         super().__init__(**kwargs)
         self.num_heads = as_whole(num_heads, "num_heads")
         self.dropout_rate = as_rate(dropout_rate, "dropout_rate")
+        pick(QKV_BIASES, qkv_bias, "qkv_bias")  # Raises if unknown.
+        pick(QK_NORMS, qk_norm, "qk_norm")
         self.qkv_bias = qkv_bias
         self.use_out_bias = use_out_bias
         self.qk_norm = qk_norm
@@ -233,39 +214,24 @@ class MultiHeadSelfAttention(Composite):
         self.norm = norm
         self.norm_epsilon = norm_epsilon
         self.rotary_pairs = rotary_pairs
-        self.supports_masking = True
-        pick(QKV_BIASES, qkv_bias, "qkv_bias")  # Raises if unknown.
-        pick(QK_NORMS, qk_norm, "qk_norm")
-        self.dropout = self.inner(
-            keras.layers.Dropout(
-                dropout_rate, dtype=self.dtype_policy, name="dropout"
+        self.dropout = self.inner(keras.layers.Dropout, "dropout", dropout_rate)
+        # In the order of the weights of saved models.
+        has_norms = qk_norm != "none"
+        self.inner_norm, self.query_norm, self.key_norm = (
+            self.inner(pick(NORMS, norm, "norm"), name, norm_epsilon)
+            if is_used
+            else None
+            for name, is_used in (
+                ("inner_norm", use_inner_norm),
+                ("query_norm", has_norms),
+                ("key_norm", has_norms),
             )
         )
-        self.inner_norm = self._norm("inner_norm") if use_inner_norm else None
-        has_norms = qk_norm != "none"
-        self.query_norm = self._norm("query_norm") if has_norms else None
-        self.key_norm = self._norm("key_norm") if has_norms else None
-
-    def _norm(self, name):
-        norm = make_norm(
-            self.norm, self.norm_epsilon, dtype=self.dtype_policy, name=name
-        )
-        return self.inner(norm)
 
     def build(self, input_shape):
         width = input_shape[-1]
-        check_heads_divide(width, self.num_heads)
-        self.qkv, self.out = (
-            self.inner(
-                projection(width, count, name, self.inner_policy(name), bias)
-            )
-            for name, count, bias in (
-                ("qkv", 3, self.qkv_bias == "all"),
-                ("out", 1, self.use_out_bias),
-            )
-        )
-        self.qkv.build((None, width))
-        self.out.build((None, width))
+        self.qkv = projection(self, "qkv", width, 3, self.qkv_bias == "all")
+        self.out = projection(self, "out", width, 1, self.use_out_bias)
         if self.qkv_bias == "query_value":
             self.query_bias, self.value_bias = (
                 self.add_weight(
@@ -313,20 +279,15 @@ class MultiHeadSelfAttention(Composite):
             bias = bias if bias is None else bias[:, :, :num_queries]
             if mask is not None and len(mask.shape) == 3:
                 mask = mask[:, :num_queries]
-        options = {
-            "num_heads": self.num_heads,
-            "mask": mask,
-            "bias": bias,
-            "training": training,
-        }
         if training and self.dropout.rate:
             change_scores = self._with_dropout(change_scores)
+        options = {"num_heads": self.num_heads, "mask": mask, "bias": bias}
+        options["training"] = training
         if change_scores is None:
             x = attend(query, key, value, **options)
         else:
-            x, _ = attend_by_products(
-                query, key, value, **options, change_scores=change_scores
-            )
+            options["change_scores"] = change_scores
+            x, _ = attend_by_products(query, key, value, **options)
         if self.inner_norm:
             x = kernels.call(self.inner_norm, x)
         length = ops.shape(x)[1]
@@ -369,22 +330,5 @@ class MultiHeadSelfAttention(Composite):
             x = rotate_pairs(x, rotation, self.rotary_pairs)
         return kernels.reshape(x, (-1, length, width))  # (B, T, D)
 
-    def compute_output_shape(self, input_shape):
-        return tuple(input_shape)
-
     def compute_mask(self, tokens, mask=None):
         return mask if mask is not None and len(mask.shape) == 2 else None
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "dropout_rate": self.dropout_rate,
-            "qkv_bias": self.qkv_bias,
-            "use_out_bias": self.use_out_bias,
-            "qk_norm": self.qk_norm,
-            "use_inner_norm": self.use_inner_norm,
-            "norm": self.norm,
-            "norm_epsilon": self.norm_epsilon,
-            "rotary_pairs": self.rotary_pairs,
-        }

@@ -6,14 +6,14 @@ from keras import ops
 from keras_vit.arguments import as_number, as_rate, as_whole
 from keras_vit.layers import kernels
 from keras_vit.layers.attention import MultiHeadSelfAttention
-from keras_vit.layers.composite import Composite
+from keras_vit.layers.base import Composite, Layer
 from keras_vit.layers.mlp import MlpBlock
-from keras_vit.layers.norms import make_norm
+from keras_vit.layers.norms import NORMS
 from keras_vit.tables import pick
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class LayerScale(keras.layers.Layer):
+class LayerScale(Layer):
     """Multiply each feature by a learned number.
 
     A block with small factors begins near the identity, so deep models train
@@ -48,15 +48,9 @@ class LayerScale(keras.layers.Layer):
     def call(self, tokens):
         return tokens * ops.cast(self.scale, tokens.dtype)
 
-    def compute_output_shape(self, input_shape):
-        return tuple(input_shape)
-
-    def get_config(self):
-        return {**super().get_config(), "initial_value": self.initial_value}
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class StochasticDepth(keras.layers.Layer):
+class StochasticDepth(Layer):
     """Zero a residual branch for each image with probability `rate`.
 
     The kept branches are divided by 1 - rate, so inference needs no scaling.
@@ -91,12 +85,6 @@ class StochasticDepth(keras.layers.Layer):
             noise_shape=(None,) + (1,) * (len(residual.shape) - 1),
             seed=self.seed_generator,
         )
-
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def get_config(self):
-        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
 
 
 NORM_PLACEMENTS = dict.fromkeys(("before", "after"))
@@ -184,74 +172,56 @@ class TransformerBlock(Composite):
             stochastic_depth_rate, "stochastic_depth_rate"
         )
         self.activation = activation
-        self.layer_norm_epsilon = layer_norm_epsilon
+        self.layer_norm_epsilon = epsilon = layer_norm_epsilon
         self.use_remat = use_remat
         self.norm = norm
-        self.norm_placement = norm_placement
         pick(NORM_PLACEMENTS, norm_placement, "norm_placement")
+        self.norm_placement = norm_placement
         self.layer_scale_init = layer_scale_init
+        scaled = pick(
+            LAYER_SCALE_BRANCHES, layer_scale_branches, "layer_scale_branches"
+        )
         self.layer_scale_branches = layer_scale_branches
-        pick(LAYER_SCALE_BRANCHES, layer_scale_branches, "layer_scale_branches")
         self.attention_options = dict(attention_options or {})
         self.mlp_options = dict(mlp_options or {})
-        self.supports_masking = True
         # In the order of the weights of saved models.
-        epsilon, dtype = layer_norm_epsilon, self.dtype_policy
-        scaled = LAYER_SCALE_BRANCHES[layer_scale_branches]
-
-        def scale(branch):
-            if layer_scale_init is None or branch not in scaled:
-                return None
-            name = f"{branch}_scale"
-            return self.inner(
-                LayerScale(layer_scale_init, dtype=dtype, name=name)
-            )
-
-        self.attention_norm = self.inner(
-            make_norm(norm, epsilon, dtype=dtype, name="attention_norm")
-        )
-        attention_options = {"norm_epsilon": epsilon, **self.attention_options}
+        norm_class = pick(NORMS, norm, "norm")
+        self.attention_norm = self.inner(norm_class, "attention_norm", epsilon)
         self.attention = self.inner(
-            MultiHeadSelfAttention(
-                self.num_heads,
-                self.attention_dropout_rate,
-                **attention_options,
-                dtype=dtype,
-                name="attention",
+            MultiHeadSelfAttention,
+            "attention",
+            num_heads,
+            attention_dropout_rate,
+            **{"norm_epsilon": epsilon, **self.attention_options},
+        )
+        self.attention_scale = self.mlp_scale = None
+        if layer_scale_init is not None:
+            name = "attention_scale"
+            self.attention_scale = self.inner(
+                LayerScale, name, layer_scale_init
             )
-        )
-        self.attention_scale = scale("attention")
-        self.dropout = self.inner(
-            keras.layers.Dropout(self.dropout_rate, dtype=dtype, name="dropout")
-        )
-        self.mlp_norm = self.inner(
-            make_norm(norm, epsilon, dtype=dtype, name="mlp_norm")
-        )
+        self.dropout = self.inner(keras.layers.Dropout, "dropout", dropout_rate)
+        self.mlp_norm = self.inner(norm_class, "mlp_norm", epsilon)
         self.mlp = self.inner(
-            MlpBlock(
-                self.mlp_dim,
-                self.dropout_rate,
-                activation,
-                **{"norm_epsilon": epsilon, **self.mlp_options},
-                dtype=dtype,
-                name="mlp",
-            )
+            MlpBlock,
+            "mlp",
+            mlp_dim,
+            dropout_rate,
+            activation,
+            **{"norm_epsilon": epsilon, **self.mlp_options},
         )
-        self.mlp_scale = scale("mlp")
-        self.stochastic_depth = self.inner(
-            StochasticDepth(
-                self.stochastic_depth_rate, dtype=dtype, name="stochastic_depth"
+        if layer_scale_init is not None and "mlp" in scaled:
+            self.mlp_scale = self.inner(
+                LayerScale, "mlp_scale", layer_scale_init
             )
+        self.stochastic_depth = self.inner(
+            StochasticDepth, "stochastic_depth", stochastic_depth_rate
         )
 
     def build(self, input_shape):
         for layer in (
-            self.attention_norm,
-            self.attention,
-            self.attention_scale,
-            self.mlp_norm,
-            self.mlp,
-            self.mlp_scale,
+            *(self.attention_norm, self.attention, self.attention_scale),
+            *(self.mlp_norm, self.mlp, self.mlp_scale),
         ):
             if layer is not None:
                 layer.build(input_shape)
@@ -291,10 +261,20 @@ class TransformerBlock(Composite):
             return kernels.rematerialize(self, run, tokens, *tensors.values())
         if position_rows is not None:
             tokens = tokens + tensors.pop("position_rows")
+
+        def add(tokens, branch, *layers):
+            for layer in layers:
+                if layer is self.dropout:
+                    branch = kernels.call(layer, branch, training=training)
+                elif layer is not None:
+                    branch = kernels.call(layer, branch)
+            depth = self.stochastic_depth
+            return tokens + kernels.call(depth, branch, training=training)
+
         is_before = self.norm_placement == "before"
         norm = self.attention_norm
         # No variable holds the attended tokens: the MLP can reuse their memory.
-        tokens = self._add(
+        tokens = add(
             tokens if num_queries is None else tokens[:, :num_queries],
             kernels.call(
                 self.attention,
@@ -303,52 +283,18 @@ class TransformerBlock(Composite):
                 **tensors,
                 **options,
             ),
-            (None if is_before else norm, self.dropout, self.attention_scale),
-            training,
+            *(None if is_before else norm, self.dropout, self.attention_scale),
         )
         norm = self.mlp_norm
-        return self._add(
+        return add(
             tokens,
             kernels.call(
                 self.mlp,
                 kernels.call(norm, tokens) if is_before else tokens,
                 training=training,
             ),
-            (None if is_before else norm, self.mlp_scale),
-            training,
+            *(None if is_before else norm, self.mlp_scale),
         )
 
-    def _add(self, tokens, branch, layers, training):
-        """Return the tokens with a branch added, after these layers."""
-        for layer in layers:
-            if layer is self.dropout:
-                branch = kernels.call(layer, branch, training=training)
-            elif layer is not None:
-                branch = kernels.call(layer, branch)
-        depth = self.stochastic_depth
-        return tokens + kernels.call(depth, branch, training=training)
-
-    def compute_output_shape(self, input_shape):
-        return tuple(input_shape)
-
-    def compute_mask(self, tokens, mask=None):
-        return self.attention.compute_mask(tokens, mask)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "mlp_dim": self.mlp_dim,
-            "dropout_rate": self.dropout_rate,
-            "attention_dropout_rate": self.attention_dropout_rate,
-            "stochastic_depth_rate": self.stochastic_depth_rate,
-            "activation": self.activation,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "use_remat": self.use_remat,
-            "norm": self.norm,
-            "norm_placement": self.norm_placement,
-            "layer_scale_init": self.layer_scale_init,
-            "layer_scale_branches": self.layer_scale_branches,
-            "attention_options": self.attention_options,
-            "mlp_options": self.mlp_options,
-        }
+    # A mask of pairs of tokens ends here.
+    compute_mask = MultiHeadSelfAttention.compute_mask

@@ -1,17 +1,12 @@
 """What a backend computes faster, or must compute in another way.
 
-No other file of the layers asks which backend runs. kernels_tensorflow.py,
-kernels_jax.py and kernels_torch.py have the same functions:
-
-- `call`: a sublayer; `dense`: a product with its bias; `run_graph`: a model;
-- `attend`: fused attention; `softmax`, `layer_norm`, `activate`: those
-  functions; `fuse`: any function of tensors;
-- `reshape`, `pad`, `constant`, `ensure_shape`: shapes;
-- `record`: gradients; `without_gradients`: a context without them.
-
-The layers hold the formulas and hand them over, so they are written once.
+No other file of the layers asks which backend runs. The functions below are
+those of Keras; kernels_tensorflow.py, kernels_jax.py and kernels_torch.py have
+those of the same names that replace them. The layers hold the formulas and
+hand them over, so they are written once.
 """
 
+import contextlib
 import contextvars
 from collections.abc import Callable
 
@@ -25,20 +20,115 @@ elif keras.backend.backend() == "jax":
 else:
     from keras_vit.layers import kernels_tensorflow as own
 
-call = own.call
-dense = own.dense
-run_graph = own.run_graph
-attend = own.attend
-softmax = own.softmax
-layer_norm = own.layer_norm
-activate = own.activate
-fuse = own.fuse
-reshape = own.reshape
-pad = own.pad
-constant = own.constant
-ensure_shape = own.ensure_shape
+
+def _or_own(function: Callable) -> Callable:
+    """Return the function of this name that the backend has, if it has one."""
+    return getattr(own, function.__name__, function)
+
+
+# Called as layer(x, ...), from within another layer: a built sublayer, and a
+# Dense layer without activation, of (rows, inputs).
+call = getattr(own, "call", keras.layers.Layer.__call__)
+dense = getattr(own, "dense", keras.layers.Layer.__call__)
+# Called as run_graph(model, images, training), if not None: returns the output
+# of a functional model, or None to leave it to Keras.
+run_graph = getattr(own, "run_graph", None)
+without_gradients = getattr(own, "without_gradients", contextlib.nullcontext)
+name_scope = getattr(own, "name_scope", contextlib.nullcontext)
+pad = getattr(own, "pad", ops.pad)
+
+
+@_or_own
+def attend(query, key, value, num_heads, mask, bias):
+    """Return attention by a fused kernel, or None where there is none.
+
+    Shapes:
+        query: (B, S, D). key, value: (B, T, D). mask: (B, 1, 1 or S, T).
+        bias: (1, K, S, T). returns: (B, S, D).
+
+    Args:
+        query: The queries.
+        key: The keys.
+        value: The values.
+        num_heads: Number K of heads.
+        mask: True where a key may be attended to, None for none.
+        bias: Added to the scaled products, None for none.
+    """
+
+
+@_or_own
+def fuse(function: Callable, *tensors, training, **options):
+    """Return function(*tensors, **options), in training in one loop.
+
+    The gradient computes the values again, so nothing but the arguments is
+    kept for it.
+
+    Args:
+        function: Of tensors; returns one tensor.
+        *tensors: Its tensors, (..., D) the first.
+        training: Whether a gradient will be computed.
+        **options: Hashable arguments of `function`.
+    """
+    return function(*tensors, **options)
+
+
+@_or_own
+def softmax(function: Callable, pull_back: Callable, logits, dtype, training):
+    """Return function(logits, dtype), whose gradient keeps its result alone.
+
+    Args:
+        function: The softmax, whose own kernel is fast.
+        pull_back: Returns the gradient of the logits for the result and its
+            gradient.
+        logits: (..., T).
+        dtype: The type of the result.
+        training: Whether a gradient will be computed.
+    """
+    return function(logits, dtype)
+
+
+# Called as record(function, tensors), where `function` maps a list of tensors
+# to (a tensor, anything). Returns these two, and a function, for any number of
+# calls, from the gradient of a scalar by the first result to its gradients by
+# the tensors.
 record = own.record
-without_gradients = own.without_gradients
+# Called as layer_norm(function, tokens, gamma, beta, training=..., **options).
+layer_norm = getattr(own, "layer_norm", fuse)
+
+
+@_or_own
+def activate(name: str, function: Callable, x, training, overwrite=None):
+    """Return the activation of a tensor.
+
+    Args:
+        name: A key of ACTIVATIONS.
+        function: Its row.
+        x: (..., D).
+        training: Whether a gradient will be computed.
+        overwrite: The layer whose result `x` is, if nobody else reads it.
+    """
+    return function(x)
+
+
+@_or_own
+def reshape(x, shape: tuple):
+    """Return ops.reshape(x, shape), also of no images, whose -1 is open."""
+    if x.shape[0] == 0 and shape[0] == -1:
+        shape = (0, *shape[1:])
+    return ops.reshape(x, shape)
+
+
+@_or_own
+def constant(array, dtype: str):
+    """Return an array of a type, which the graph takes as a constant."""
+    return array.astype(dtype)
+
+
+@_or_own
+def ensure_shape(images, shape: tuple):
+    """Return `images`; fail at run time unless they have `shape`."""
+    return images
+
 
 # More draws than a layer makes in a call, so that no two calls share a draw.
 DRAWS_OF_A_CALL = 64

@@ -1,41 +1,16 @@
 """JAX: less is kept for the gradient, and cuDNN computes attention on GPUs.
 
 XLA compiles everything, but JAX would keep the result of almost each operation
-for the gradient: six tensors for a GELU. For each function, see the same one
-in kernels_tensorflow.py.
+for the gradient: six tensors for a GELU. For each function, see kernels.py.
 """
 
-import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import keras
 from keras import ops
-
-pad = ops.pad
-without_gradients = contextlib.nullcontext
-# Of a layer and its inputs.
-call = dense = keras.layers.Layer.__call__
-run_graph = None  # Keras runs the graph of a model.
-
-
-def constant(array, dtype: str):
-    """Return an array of a type, which the graph takes as a constant."""
-    return array.astype(dtype)
-
-
-def reshape(x, shape: tuple):
-    """Return ops.reshape(x, shape), also of no images, whose -1 is open."""
-    if x.shape[0] == 0 and shape[0] == -1:
-        shape = (0, *shape[1:])
-    return ops.reshape(x, shape)
-
-
-def ensure_shape(images, shape: tuple):
-    """Return `images`: shapes are static, and Keras has checked them."""
-    return images
 
 
 def fuse(function: Callable, *tensors, training, **options):
@@ -67,11 +42,6 @@ def _with_gradient(function, pull_back, dtype):
     return call
 
 
-def layer_norm(function: Callable, tokens, gamma, beta, **options):
-    """Return `fuse(function, tokens, gamma, beta, **options)`."""
-    return fuse(function, tokens, gamma, beta, **options)
-
-
 def activate(name: str, function: Callable, x, training, overwrite=None):
     """Return the activation of a tensor, computed in float32 in training."""
     if not training or name == "relu":
@@ -86,9 +56,9 @@ def _in_float32(x, *, activation):
     return ops.cast(activation(ops.cast(x, "float32")), x.dtype)
 
 
-def record(function: Callable, tensors: Sequence) -> tuple:
+def record(function: Callable, tensors: list) -> tuple:
     """Run a function; return its results and a function for its gradients."""
-    value, pull_back, extra = jax.vjp(function, list(tensors), has_aux=True)
+    value, pull_back, extra = jax.vjp(function, tensors, has_aux=True)
     return value, extra, lambda by: pull_back(by)[0]
 
 
@@ -99,18 +69,6 @@ def attend(query, key, value, num_heads, mask, bias):
     compiles our own products to faster code, and cuDNN has no kernel for
     float32. Keras' own `ops.dot_product_attention` is not used: on a TPU,
     Keras 3.15 makes its attention causal if there is no mask.
-
-    Shapes:
-        query: (B, S, D). key, value: (B, T, D). mask: (B, 1, 1 or S, T).
-        bias: (1, K, S, T). returns: (B, S, D).
-
-    Args:
-        query: The queries, whose type decides.
-        key: The keys.
-        value: The values.
-        num_heads: Number K of heads.
-        mask: True where a key may be attended to, None for none.
-        bias: Added to the scaled products, None for none.
     """
     dtype = keras.backend.standardize_dtype(query.dtype)
     if dtype not in ("float16", "bfloat16") or not has_gpu():

@@ -6,38 +6,17 @@ gradient into another. That is not used in inference, so that exports have
 plain operations, nor on a GPU, where XLA may lack its libraries.
 """
 
-import contextlib
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
 from keras import ops
 
-pad = ops.pad
-without_gradients = contextlib.nullcontext
-# Of a layer and its inputs.
-call = dense = keras.layers.Layer.__call__
-run_graph = None  # Keras runs the graph of a model.
 # With fewer features a step is short, and compiling takes longer than it saves.
 LEAST_WIDTH = 128
-
-
-def attend(query, key, value, num_heads, mask, bias):
-    """Return None: there is no fused attention."""
-
-
-def constant(array, dtype: str):
-    """Return an array of a type, which the graph takes as a constant."""
-    return array.astype(dtype)
-
-
-def reshape(x, shape: tuple):
-    """Return ops.reshape(x, shape), also of no images, whose -1 is open."""
-    if x.shape[0] == 0 and shape[0] == -1:
-        shape = (0, *shape[1:])
-    return ops.reshape(x, shape)
+name_scope = tf.name_scope  # Of errors in graphs.
 
 
 def ensure_shape(images, shape: tuple):
@@ -48,12 +27,6 @@ def ensure_shape(images, shape: tuple):
     input, and its reshape to (-1, h, P, ...) would turn four small images into
     one. The check is part of the graph and has no measurable cost; the TFLite
     converter removes it.
-
-    Shapes: images: (B, H, W, C). returns: the same.
-
-    Args:
-        images: A batch of images or of feature maps.
-        shape: (None, H, W, C) of the built layer; None matches any size.
     """
     return tf.ensure_shape(images, shape)
 
@@ -67,17 +40,7 @@ def can_compile(x) -> bool:
 
 
 def fuse(function: Callable, *tensors, training, **options):
-    """Return function(*tensors, **options), in training in one loop.
-
-    The gradient computes the values again, so nothing but the arguments is
-    kept for it.
-
-    Args:
-        function: Of tensors; returns one tensor.
-        *tensors: Its tensors, (..., D) the first.
-        training: Whether a gradient will be computed.
-        **options: Hashable arguments of `function`.
-    """
+    """Return function(*tensors, **options), in training in one loop."""
     if training and can_compile(tensors[0]):
         return _compiled(function, **options)(*tensors)
     return function(*tensors, **options)
@@ -103,16 +66,7 @@ def _compiled(function, **options):
 
 
 def softmax(function: Callable, pull_back: Callable, logits, dtype, training):
-    """Return function(logits, dtype), whose gradient keeps its result alone.
-
-    Args:
-        function: The softmax, whose own kernel is fast.
-        pull_back: Returns the gradient of the logits for the result and its
-            gradient.
-        logits: (..., T).
-        dtype: The type of the result.
-        training: Whether a gradient will be computed.
-    """
+    """Return function(logits, dtype), whose gradient is one loop."""
     if training and can_compile(logits):
         return _with_gradient(function, pull_back, dtype)(logits)
     return function(logits, dtype)
@@ -132,21 +86,8 @@ def _with_gradient(function, pull_back, dtype):
     return call
 
 
-def layer_norm(function: Callable, tokens, gamma, beta, **options):
-    """Return `fuse(function, tokens, gamma, beta, **options)`."""
-    return fuse(function, tokens, gamma, beta, **options)
-
-
 def activate(name: str, function: Callable, x, training, overwrite=None):
-    """Return the activation of a tensor.
-
-    Args:
-        name: A key of ACTIVATIONS.
-        function: Its row.
-        x: (..., D).
-        training: Whether a gradient will be computed.
-        overwrite: Without an effect.
-    """
+    """Return the activation of a tensor."""
     if training and name != "relu" and can_compile(x):
         return _compiled(_in_float32, activation=function)(x)
     if training and name == "tanh":
@@ -187,19 +128,8 @@ def gelu_tanh_with_gradient(x):
     return y, gradient
 
 
-def record(function: Callable, tensors: Sequence) -> tuple:
-    """Run a function; return its results and a function for its gradients.
-
-    Args:
-        function: Maps a list of tensors to (a tensor, anything).
-        tensors: The arguments of `function`.
-
-    Returns:
-        The two results of `function`, and a function that maps the gradient of
-        a scalar by the first result to its gradients by `tensors`. It may be
-        called several times.
-    """
-    tensors = list(tensors)
+def record(function: Callable, tensors: list) -> tuple:
+    """Run a function; return its results and a function for its gradients."""
     with tf.GradientTape(True, watch_accessed_variables=False) as tape:
         tape.watch(tensors)
         value, extra = function(tensors)

@@ -1,17 +1,17 @@
 """PyTorch: short ways for eager calls, and its own kernels.
 
 Eager PyTorch waits for Python: each `__call__` of Keras takes about 0.1 ms of
-a processor, and ViT-S/16 has 175 layers. For each function, see the same one
-in kernels_tensorflow.py and kernels_jax.py.
+a processor, and ViT-S/16 has 175 layers. For each function, see kernels.py.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import keras
 import numpy as np
 import torch
 from keras import ops
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 without_gradients = torch.no_grad
 # Below it, two products are faster than fused attention in bfloat16.
@@ -23,34 +23,20 @@ def call(layer: keras.layers.Layer, x, *tensors, **arguments):
 
     The checks and conversions of `__call__` have been done for the outer
     layer, so only `call` remains.
-
-    Args:
-        layer: A built sublayer.
-        x: Its input, a tensor in the compute type of the outer layer.
-        *tensors: Further inputs.
-        **arguments: Its other arguments.
     """
     function = layer.call if _is_prepared(layer, x) else layer
     return function(x, *tensors, **arguments)
 
 
 def dense(layer: keras.layers.Dense, x):
-    """Return layer(x), the bias added within the product.
-
-    Shapes:
-        x: (rows, inputs). returns: (rows, units).
-
-    Args:
-        layer: A built sublayer without activation.
-        x: Its input.
-    """
+    """Return layer(x), the bias added within the product."""
     activation = layer.activation is not keras.activations.linear
     if activation or not _is_prepared(layer, x):
         return layer(x)
     kernel = layer.kernel  # With the LoRA update, if there is one.
     kernel = getattr(kernel, "value", kernel).to(x.dtype)
     bias = None if layer.bias is None else layer.bias.value.to(x.dtype)
-    multiply = find_onednn_product(x, kernel)
+    multiply = find_onednn_product(x, kernel, bias)
     if multiply:
         return multiply(bias, x, kernel)
     return x @ kernel if bias is None else torch.addmm(bias, x, kernel)
@@ -74,16 +60,8 @@ def run_graph(model: keras.Model, images, training):
 
     Keras keeps the outputs of all layers until the last one is computed. Here
     each is freed after the last layer that reads it, so the next one takes its
-    place in memory.
-
-    Shapes:
-        images: (B, H, W, C). returns: the output of the model; None if these
-            are no images, or a graph is built of them.
-
-    Args:
-        model: A functional model of layers, with one input and one output.
-        images: An array or a tensor.
-        training: Passed on to the layers that have this argument.
+    place in memory. Returns None if these are no images (B, H, W, C), or a
+    graph is built of them.
     """
     is_array = isinstance(images, np.ndarray) or ops.is_tensor(images)
     if not is_array or len(images.shape) != 4:
@@ -133,21 +111,6 @@ def constant(array, dtype: str):
     return ops.convert_to_tensor(array, dtype)
 
 
-def ensure_shape(images, shape: tuple):
-    """Return `images`: Keras has checked their shape."""
-    return images
-
-
-def fuse(function: Callable, *tensors, training, **options):
-    """Return function(*tensors, **options)."""
-    return function(*tensors, **options)
-
-
-def softmax(function: Callable, pull_back: Callable, logits, dtype, training):
-    """Return function(logits, dtype); PyTorch has a fused gradient."""
-    return function(logits, dtype)
-
-
 def layer_norm(function, tokens, gamma, beta, *, epsilon, dtype, training):
     """Return the norm by PyTorch's own kernel, which is faster."""
     if tokens.device.type != "cpu":
@@ -165,13 +128,6 @@ def activate(name: str, function: Callable, x, training, overwrite=None):
 
     So the system need not find new memory for the result, which is the largest
     tensor of a block.
-
-    Args:
-        name: A key of ACTIVATIONS.
-        function: Its row.
-        x: The result of `dense`.
-        training: Whether a gradient will be computed.
-        overwrite: The layer whose result `x` is, if nobody else reads it.
     """
     approximate = {"tanh": "tanh", "exact": "none"}.get(name)
     if (
@@ -185,7 +141,7 @@ def activate(name: str, function: Callable, x, training, overwrite=None):
     return torch.ops.aten.gelu_(x, approximate=approximate)
 
 
-def record(function: Callable, tensors: Sequence) -> tuple:
+def record(function: Callable, tensors: list) -> tuple:
     """Run a function; return its results and a function for its gradients."""
     tensors = [tensor.detach().requires_grad_() for tensor in tensors]
     with torch.enable_grad():
@@ -242,30 +198,24 @@ def attend_by_products(query, key, value, bias):
     return torch.softmax(logits, dim=-1) @ value  # (B, K, S, D/K)
 
 
-def find_onednn_product(x, y) -> Callable | None:
+def find_onednn_product(x, y, bias=None) -> Callable | None:
     """Return the function that multiplies two tensors by oneDNN, or None.
 
     PyTorch computes products of float32 by MKL. On AMD's processors with
     AVX-512, MKL takes twice as long as oneDNN, by which PyTorch computes those
     of bfloat16. `torch.backends.mkldnn.flags(enabled=False)` turns it off,
-    unless the model is compiled.
-
-    Args:
-        x: A tensor.
-        y: Another one.
-
-    Returns:
-        A function like `torch.addmm`: it takes the bias, or None, and two
-        matrices. None where PyTorch's own product is as fast or must be used.
+    unless the model is compiled. The function is like `torch.addmm`, of the
+    bias, or None, and two matrices.
     """
     if not ONEDNN_IS_FASTER:
         return None
+    tensors = (x, y) if bias is None else (x, y, bias)
     # A subclass of tensors may stand for more than its numbers.
     is_usual = all(
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.dtype == torch.float32
         and tensor.device.type == "cpu"
-        for tensor in (x, y)
+        for tensor in tensors
     )
     # An exported model must run without this package.
     if not is_usual or torch.jit.is_tracing() or torch.compiler.is_exporting():
@@ -274,8 +224,10 @@ def find_onednn_product(x, y) -> Callable | None:
         return COMPILED_PRODUCT
     if torch.is_autocast_enabled("cpu") or not torch.backends.mkldnn.enabled:
         return None
-    if not x.numel():
-        return None  # oneDNN takes no empty matrices.
+    # oneDNN takes no empty matrices, and no tensors that `torch.func`
+    # transforms.
+    if not x.numel() or any(map(is_functorch_wrapped_tensor, tensors)):
+        return None
     return Product.apply
 
 
@@ -288,7 +240,6 @@ def _keep_inputs(ctx, inputs, output):
     """Keep what the derivatives of a product need."""
     _, x, y = inputs
     ctx.save_for_backward(x, y)
-    ctx.save_for_forward(x, y)
 
 
 def _compute_gradients(ctx, upstream, multiply):
@@ -303,11 +254,7 @@ def _compute_gradients(ctx, upstream, multiply):
 
 
 class Product(torch.autograd.Function):
-    """The product for a model that is not compiled.
-
-    Its gradients are such products as well, and all transformations of
-    `torch.func` work with it.
-    """
+    """The product for a model that is not compiled, differentiable twice."""
 
     forward = staticmethod(_multiply)
     setup_context = staticmethod(_keep_inputs)
@@ -316,26 +263,6 @@ class Product(torch.autograd.Function):
     def backward(ctx, upstream):
         """Return the gradients of the bias and of both matrices."""
         return _compute_gradients(ctx, upstream, Product.apply)
-
-    @staticmethod
-    def jvp(ctx, bias, x, y):
-        """Return the derivative in the direction of these tensors."""
-        kept_x, kept_y = ctx.saved_tensors
-        terms = [
-            bias,
-            None if x is None else x @ kept_y,
-            None if y is None else kept_x @ y,
-        ]
-        return sum(term for term in terms if term is not None)
-
-    @staticmethod
-    def vmap(info, axes, bias, x, y):
-        """Return the products of a batch, by PyTorch's own operations."""
-
-        def multiply_one(bias, x, y):
-            return x @ y if bias is None else torch.addmm(bias, x, y)
-
-        return torch.vmap(multiply_one, axes)(bias, x, y), 0
 
 
 def define_operation() -> Callable:

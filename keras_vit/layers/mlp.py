@@ -5,18 +5,18 @@ from keras import ops
 
 from keras_vit.arguments import as_rate, as_whole
 from keras_vit.layers import kernels
-from keras_vit.layers.composite import Composite
-from keras_vit.layers.norms import make_norm
+from keras_vit.layers.base import Composite
+from keras_vit.layers.norms import NORMS
 from keras_vit.tables import pick
 
 
 def gelu_tanh(x):
-    """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
+    """Return 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
     return ops.gelu(x, approximate=True)
 
 
 def gelu_exact(x):
-    """0.5 x (1 + erf(x / sqrt(2)))."""
+    """Return 0.5 x (1 + erf(x / sqrt(2)))."""
     return ops.gelu(x, approximate=False)
 
 
@@ -25,30 +25,15 @@ def gelu_quick(x):
     return ops.multiply(x, ops.sigmoid(1.702 * x))
 
 
-def silu(x):
-    """Return x sigmoid(x)."""
-    return ops.silu(x)
-
-
-def relu(x):
-    """max(x, 0)."""
-    return ops.relu(x)
-
-
-def elu(x):
-    """Return x if x > 0, else exp(x) - 1."""
-    return ops.elu(x)
-
-
 # "tanh" is the GELU of the official code, "exact" that of timm and Hugging
 # Face.
 ACTIVATIONS = {
     "tanh": gelu_tanh,
     "exact": gelu_exact,
     "quick": gelu_quick,
-    "silu": silu,
-    "relu": relu,
-    "elu": elu,
+    "silu": ops.silu,
+    "relu": ops.relu,
+    "elu": ops.elu,
 }
 
 
@@ -98,6 +83,7 @@ class MlpBlock(Composite):
         super().__init__(**kwargs)
         self.mlp_dim = as_whole(mlp_dim, "mlp_dim")
         self.dropout_rate = as_rate(dropout_rate, "dropout_rate")
+        pick(ACTIVATIONS, activation, "activation")  # Raises if unknown.
         self.activation = activation
         self.is_gated = is_gated
         self.use_inner_norm = use_inner_norm
@@ -105,30 +91,21 @@ class MlpBlock(Composite):
         self.norm_epsilon = norm_epsilon
         self.use_bias = use_bias
         self.supports_masking = True
-        pick(ACTIVATIONS, activation, "activation")  # Raises if unknown.
-        dtype = self.dtype_policy
-        self.dropout = self.inner(
-            keras.layers.Dropout(dropout_rate, dtype=dtype, name="dropout")
-        )
+        self.dropout = self.inner(keras.layers.Dropout, "dropout", dropout_rate)
+        norm_class = pick(NORMS, norm, "norm")
         self.inner_norm = None
         if use_inner_norm:
-            self.inner_norm = self.inner(
-                make_norm(norm, norm_epsilon, dtype=dtype, name="inner_norm")
-            )
+            self.inner_norm = self.inner(norm_class, "inner_norm", norm_epsilon)
 
     def build(self, input_shape):
         width = input_shape[-1]
         self.hidden, self.out = (
             self.inner(
-                keras.layers.Dense(
-                    units,
-                    use_bias=self.use_bias,
-                    bias_initializer=keras.initializers.RandomNormal(
-                        stddev=1e-6
-                    ),
-                    dtype=self.inner_policy(name),
-                    name=name,
-                )
+                keras.layers.Dense,
+                name,
+                units,
+                use_bias=self.use_bias,
+                bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
             )
             for name, units in (
                 ("hidden", (1 + self.is_gated) * self.mlp_dim),
@@ -163,19 +140,3 @@ class MlpBlock(Composite):
         return kernels.activate(
             name, ACTIVATIONS[name], x, training, overwrite=self.hidden
         )
-
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "mlp_dim": self.mlp_dim,
-            "dropout_rate": self.dropout_rate,
-            "activation": self.activation,
-            "is_gated": self.is_gated,
-            "use_inner_norm": self.use_inner_norm,
-            "norm": self.norm,
-            "norm_epsilon": self.norm_epsilon,
-            "use_bias": self.use_bias,
-        }

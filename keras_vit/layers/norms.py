@@ -4,8 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers import kernels
-from keras_vit.layers.dtypes import wide
-from keras_vit.tables import pick
+from keras_vit.layers.base import Layer, wide
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -55,7 +54,7 @@ def _normalize(tokens, gamma, beta, *, epsilon, dtype):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class RmsNorm(keras.layers.Layer):
+class RmsNorm(Layer):
     """Divide each token by the root of its mean square, then scale it.
 
     y = x / sqrt(mean(x^2) + epsilon) gamma, in float32. There is no bias.
@@ -99,12 +98,6 @@ class RmsNorm(keras.layers.Layer):
             training=training,
         )
 
-    def compute_output_shape(self, input_shape):
-        return tuple(input_shape)
-
-    def get_config(self):
-        return {**super().get_config(), "epsilon": self.epsilon}
-
 
 def _normalize_square(tokens, gamma, *, epsilon, dtype):
     x = ops.cast(tokens, wide(tokens.dtype))
@@ -115,14 +108,3 @@ def _normalize_square(tokens, gamma, *, epsilon, dtype):
 
 # Kind -> layer.
 NORMS = {"layer": LayerNorm, "rms": RmsNorm}
-
-
-def make_norm(kind: str, epsilon: float, **kwargs) -> keras.layers.Layer:
-    """Return the layer of `kind`.
-
-    Args:
-        kind: A key of NORMS.
-        epsilon: Added to the variance or to the mean square.
-        **kwargs: Further arguments of the layer, such as `name`.
-    """
-    return pick(NORMS, kind, "norm")(epsilon, **kwargs)

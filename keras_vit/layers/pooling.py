@@ -5,13 +5,8 @@ from keras import ops
 
 from keras_vit.arguments import as_number, as_whole
 from keras_vit.layers import kernels
-from keras_vit.layers.attention import (
-    attend,
-    check_heads_divide,
-    projection,
-)
-from keras_vit.layers.composite import Composite
-from keras_vit.layers.dtypes import wide
+from keras_vit.layers.attention import attend, projection
+from keras_vit.layers.base import Composite, wide
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.norms import LayerNorm
 
@@ -30,7 +25,7 @@ class PoolingLayer(Composite):
     Shapes:
         tokens: (B, T, D).
         mask: (B, T), True for the tokens to pool; None for all tokens.
-        returns: (B, D), unless `compute_output_shape` states another size.
+        returns: (B, D), unless the layer states another size.
     """
 
     needs = ()
@@ -38,10 +33,6 @@ class PoolingLayer(Composite):
     read_tokens = ()
     reads_first_alone = False
     needed_token = None
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.supports_masking = True
 
     def compute_mask(self, tokens, mask=None):
         return None
@@ -51,15 +42,56 @@ class PoolingLayer(Composite):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class AttentionPooling(PoolingLayer):
+class ProbePooling(PoolingLayer):
+    """Let a learned query attend to all tokens.
+
+    Unlike in `AttentionPooling`, the query is not projected, keys and values
+    have no biases, and no MLP follows.
+
+    Args:
+        num_heads: Number of attention heads. Must divide D.
+
+    Reference: Fini et al. 2024, arXiv:2411.14402 (AIMv2); Hugging Face's
+        Aimv2AttentionPoolingHead.
+    """
+
+    needs = ("num_heads",)
+    projects_query = False
+    uses_key_value_bias = False
+
+    def __init__(self, num_heads: int, **kwargs):
+        super().__init__(**kwargs)
+        self.num_heads = as_whole(num_heads, "num_heads")
+
+    def build(self, input_shape):
+        width = input_shape[-1]
+        self.probe = self.add_weight(
+            name="probe", shape=(1, width), initializer="glorot_uniform"
+        )
+        if self.projects_query:
+            self.query = projection(self, "query", width, 1)
+        use_bias = self.uses_key_value_bias
+        self.key_value = projection(self, "key_value", width, 2, use_bias)
+        self.out = projection(self, "out", width, 1)
+        self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})
+        self.built = True
+
+    def call(self, tokens, mask=None):
+        length, width = ops.shape(tokens)[1:]
+        query = ops.cast(self.probe, self.compute_dtype)
+        query = (self.query(query) if self.projects_query else query)[None]
+        key_value = self.key_value(kernels.reshape(tokens, (-1, width)))
+        key_value = kernels.reshape(key_value, (-1, length, 2 * width))
+        key, value = ops.split(key_value, 2, axis=-1)
+        x = attend(query, key, value, num_heads=self.num_heads, mask=mask)
+        return self.out(kernels.reshape(x, (-1, width)))  # (B, D)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class AttentionPooling(ProbePooling):
     """Let a learned probe attend to all tokens, then add an MLP (MAP head).
 
     z = MHA(probe, tokens, tokens), returns z + MLP(LN(z)).
-
-    Shapes:
-        tokens: (B, T, D).
-        mask: (B, T), True for the tokens to pool; None for all tokens.
-        returns: (B, D).
 
     Args:
         num_heads: Number of attention heads. Must divide D.
@@ -72,6 +104,8 @@ class AttentionPooling(PoolingLayer):
     """
 
     needs = ("num_heads", "mlp_dim", "activation", "layer_norm_epsilon")
+    projects_query = True
+    uses_key_value_bias = True
 
     def __init__(
         self,
@@ -81,54 +115,22 @@ class AttentionPooling(PoolingLayer):
         layer_norm_epsilon: float = 1e-6,
         **kwargs,
     ):
-        super().__init__(**kwargs)
-        self.num_heads = as_whole(num_heads, "num_heads")
+        super().__init__(num_heads, **kwargs)
         self.mlp_dim = as_whole(mlp_dim, "mlp_dim")
         self.activation = activation
         self.layer_norm_epsilon = layer_norm_epsilon
-        dtype = self.dtype_policy
-        self.norm = self.inner(
-            LayerNorm(layer_norm_epsilon, dtype=dtype, name="norm")
-        )
-        self.mlp = self.inner(
-            MlpBlock(mlp_dim, activation=activation, dtype=dtype, name="mlp")
-        )
+        self.norm = self.inner(LayerNorm, "norm", layer_norm_epsilon)
+        self.mlp = self.inner(MlpBlock, "mlp", mlp_dim, activation=activation)
 
     def build(self, input_shape):
-        width = input_shape[-1]
-        check_heads_divide(width, self.num_heads)
-        self.probe = self.add_weight(
-            name="probe", shape=(1, width), initializer="glorot_uniform"
-        )
-        for name, count in (("query", 1), ("key_value", 2), ("out", 1)):
-            policy = self.inner_policy(name)
-            layer = self.inner(projection(width, count, name, policy))
-            layer.build((None, width))
-            setattr(self, name, layer)
-        self.norm.build((None, 1, width))
-        self.mlp.build((None, 1, width))
-        self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})
-        self.built = True
+        super().build(input_shape)
+        self.norm.build((None, 1, input_shape[-1]))
+        self.mlp.build((None, 1, input_shape[-1]))
 
     def call(self, tokens, mask=None):
-        length, width = ops.shape(tokens)[1:]
-        query = self.query(ops.cast(self.probe, self.compute_dtype))[None]
-        key_value = self.key_value(kernels.reshape(tokens, (-1, width)))
-        key_value = kernels.reshape(key_value, (-1, length, 2 * width))
-        key, value = ops.split(key_value, 2, axis=-1)
-        x = attend(query, key, value, num_heads=self.num_heads, mask=mask)
-        x = self.out(kernels.reshape(x, (-1, width)))  # (B, D)
+        x = super().call(tokens, mask)
         residual = self.mlp(self.norm(x)[:, None])  # (B, 1, D)
-        return x + kernels.reshape(residual, (-1, width))
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "mlp_dim": self.mlp_dim,
-            "activation": self.activation,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-        }
+        return x + kernels.reshape(residual, (-1, x.shape[-1]))
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -153,73 +155,6 @@ class PatchAttentionPooling(AttentionPooling):
         if mask is not None:
             mask = mask[:, self.num_prefix_tokens :]
         return super().call(tokens[:, self.num_prefix_tokens :], mask)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_prefix_tokens": self.num_prefix_tokens,
-        }
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class ProbePooling(PoolingLayer):
-    """Let a learned query attend to all tokens.
-
-    Unlike in `AttentionPooling`, the query is not projected, keys and values
-    have no biases, and no MLP follows.
-
-    Shapes:
-        tokens: (B, T, D).
-        mask: (B, T), True for the tokens to pool; None for all tokens.
-        returns: (B, D).
-
-    Args:
-        num_heads: Number of attention heads. Must divide D.
-
-    Reference: Fini et al. 2024, arXiv:2411.14402 (AIMv2); Hugging Face's
-        Aimv2AttentionPoolingHead.
-    """
-
-    needs = ("num_heads",)
-
-    def __init__(self, num_heads: int, **kwargs):
-        super().__init__(**kwargs)
-        self.num_heads = as_whole(num_heads, "num_heads")
-
-    def build(self, input_shape):
-        width = input_shape[-1]
-        check_heads_divide(width, self.num_heads)
-        self.probe = self.add_weight(
-            name="probe", shape=(1, width), initializer="glorot_uniform"
-        )
-        for name, count in (("key_value", 2), ("out", 1)):
-            layer = self.inner(
-                projection(
-                    width, count, name, self.inner_policy(name), name == "out"
-                )
-            )
-            layer.build((None, width))
-            setattr(self, name, layer)
-        self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})
-        self.built = True
-
-    def call(self, tokens, mask=None):
-        length, width = ops.shape(tokens)[1:]
-        query = ops.cast(self.probe, self.compute_dtype)[None]
-        key_value = self.key_value(kernels.reshape(tokens, (-1, width)))
-        key_value = kernels.reshape(key_value, (-1, length, 2 * width))
-        key, value = ops.split(key_value, 2, axis=-1)
-        x = attend(query, key, value, num_heads=self.num_heads, mask=mask)
-        return self.out(kernels.reshape(x, (-1, width)))
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-        }
-
-
-HEAD_NAMES = ("class_head", "teacher_head")
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -258,20 +193,14 @@ class DistilledHead(Composite):
         self.head_bias = as_number(head_bias, "head_bias")
 
     def build(self, input_shape):
-        for name in HEAD_NAMES:
-            layer = self.inner(
-                keras.layers.Dense(
-                    self.num_classes,
-                    kernel_initializer="zeros",
-                    bias_initializer=keras.initializers.Constant(
-                        self.head_bias
-                    ),
-                    dtype=self.inner_policy(name),
-                    name=name,
-                )
-            )
-            layer.build((None, input_shape[-1]))
-            setattr(self, name, layer)
+        bias = keras.initializers.Constant(self.head_bias)
+        options = {"kernel_initializer": "zeros", "bias_initializer": bias}
+        self.class_head, self.teacher_head = (
+            self.inner(keras.layers.Dense, name, self.num_classes, **options)
+            for name in ("class_head", "teacher_head")
+        )
+        self.class_head.build((None, input_shape[-1]))
+        self.teacher_head.build((None, input_shape[-1]))
         self.built = True
 
     def call(self, tokens):
@@ -291,22 +220,13 @@ class DistilledHead(Composite):
         return (input_shape[0], self.num_classes)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "num_classes": self.num_classes,
-            "activation": keras.activations.serialize(self.activation),
-            "head_bias": self.head_bias,
-        }
+        activation = keras.activations.serialize(self.activation)
+        return {**super().get_config(), "activation": activation}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class TokenPooling(PoolingLayer):
-    """Take the class token.
-
-    Shapes:
-        tokens: (B, T, D).
-        mask: (B, T), without an effect.
-        returns: (B, D).
+    """Take the class token; a mask has no effect.
 
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, eq. 4.
     """
@@ -323,11 +243,6 @@ class TokenPooling(PoolingLayer):
 
 class PatchPooling(PoolingLayer):
     """Reduce the patch tokens to one vector; prefix tokens are ignored.
-
-    Shapes:
-        tokens: (B, T, D).
-        mask: (B, T), True for the tokens to pool; None for all tokens.
-        returns: (B, D).
 
     Args:
         num_prefix_tokens: Number of tokens before the patches, 1 with a class
@@ -352,12 +267,6 @@ class PatchPooling(PoolingLayer):
         """Return (B, D) from the patches (B, N, D), mask (B, N, 1) or None."""
         raise NotImplementedError
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_prefix_tokens": self.num_prefix_tokens,
-        }
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AveragePooling(PatchPooling):
@@ -366,12 +275,9 @@ class AveragePooling(PatchPooling):
     def pool(self, tokens, mask):
         x = ops.cast(tokens, wide(tokens.dtype))
         if mask is None:
-            x = ops.mean(x, axis=1)
-        else:
-            mask = ops.cast(mask, x.dtype)
-            x = ops.sum(x * mask, axis=1) / ops.maximum(
-                ops.sum(mask, axis=1), 1
-            )
+            return ops.cast(ops.mean(x, axis=1), tokens.dtype)
+        mask = ops.cast(mask, x.dtype)
+        x = ops.sum(x * mask, axis=1) / ops.maximum(ops.sum(mask, axis=1), 1)
         return ops.cast(x, tokens.dtype)
 
 
@@ -440,9 +346,6 @@ class PrefixPooling(PoolingLayer):
     def compute_output_shape(self, input_shape):
         return (input_shape[0], len(self.indices) * input_shape[-1])
 
-    def get_config(self):
-        return {**super().get_config(), "indices": list(self.indices)}
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class DistilledPooling(PoolingLayer):
@@ -475,19 +378,6 @@ class DistilledPooling(PoolingLayer):
     def compute_output_shape(self, input_shape):
         batch, _, width = input_shape
         return (batch, 2, width) if self.num_classes else (batch, width)
-
-    def get_config(self):
-        return {**super().get_config(), "num_classes": self.num_classes}
-
-
-def needs_distillation_token(pooling: str | None) -> bool:
-    """Return whether no model without the distillation token has a pooling.
-
-    Args:
-        pooling: A key of POOLINGS, or None for no choice.
-    """
-    layer_class = POOLINGS.get(pooling)
-    return bool(layer_class) and layer_class.needed_token == "distillation"
 
 
 # Name -> a `PoolingLayer`, or None to return all tokens.

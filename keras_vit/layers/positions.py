@@ -12,31 +12,26 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.arguments import as_size, as_whole
 from keras_vit.layers import kernels
-from keras_vit.layers.dtypes import wide
+from keras_vit.layers.base import GridLayer, wide
 from keras_vit.layers.resize import (
     RESIZES,
-    is_same_size,
     read_position_grid,
     resize_position_grid,
 )
 from keras_vit.tables import pick
 
 
-class PositionEmbedding(keras.layers.Layer):
+class PositionEmbedding(GridLayer):
     """Add a position embedding to each token.
 
     Subclasses define the table. The class attribute `width_divisor` must
     divide the width of a token, and `may_lack_table` states whether there are
-    checkpoints that leave the table out, as it can be computed. If the image
-    size is not known before the call, pass `features`, the images or feature
-    maps that the patches were cut from; the layer then computes the grid from
-    their size.
+    checkpoints that leave the table out, as it can be computed.
 
     Shapes:
         tokens: (B, T, D) with T = num_prefix_tokens + h * w.
-        features: (B, h * P, w * P, C), or None.
+        features: (B, h * P, w * P, C), or None, see `GridLayer`.
         returns: (B, T, D); with `returns_rows` (1, T, D).
 
     Args:
@@ -63,35 +58,27 @@ class PositionEmbedding(keras.layers.Layer):
         returns_rows: bool = False,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__(grid_size, num_prefix_tokens, patch_size, **kwargs)
         pick(RESIZES, resize, "resize")  # Raises if unknown.
-        self.grid_size = as_size(grid_size, "grid_size")
-        self.num_prefix_tokens = as_whole(
-            num_prefix_tokens, "num_prefix_tokens", least=0
-        )
-        self.patch_size = as_whole(patch_size, "patch_size")
         self.resize = resize
         self.returns_rows = returns_rows
         self.supports_masking = True
 
     def build(self, tokens_shape, features_shape=None):
-        length, self.width = tokens_shape[1:]
-        if features_shape is None:
-            expected = self.num_prefix_tokens + math.prod(self.grid_size)
-            self._check_length(length, expected)
-        self._check_width()
-        self.build_table(self.width)
-        self.built = True
-
-    def _check_width(self):
+        self.width = tokens_shape[-1]
         if self.width % self.width_divisor:
             raise ValueError(
                 "The width of the tokens must be a multiple of "
                 f"{self.width_divisor} for this position embedding. "
                 f"Received: width={self.width}"
             )
+        self.build_table(self.width)
+        self.built = True
 
-    def _check_length(self, length, expected):
+    def call(self, tokens, features=None):
+        table = ops.cast(self.table(self.grid_of(features)), tokens.dtype)
+        length, expected = tokens.shape[1], table.shape[0]
+        # A single token would be broadcast to all rows.
         if None not in (length, expected) and length != expected:
             raise ValueError(
                 "`tokens` must be the prefix tokens and one token for each "
@@ -99,14 +86,6 @@ class PositionEmbedding(keras.layers.Layer):
                 f"tokens, grid_size={self.grid_size}, "
                 f"num_prefix_tokens={self.num_prefix_tokens}"
             )
-
-    def call(self, tokens, features=None):
-        grid_size = self.grid_size
-        if features is not None:
-            height, width = ops.shape(features)[1:3]
-            grid_size = height // self.patch_size, width // self.patch_size
-        table = ops.cast(self.table(grid_size), tokens.dtype)
-        self._check_length(tokens.shape[1], table.shape[0])
         rows = table[None]  # (1, T, D)
         return rows if self.returns_rows else tokens + rows
 
@@ -151,26 +130,11 @@ class PositionEmbedding(keras.layers.Layer):
         return kernels.pad(grid, ((self.num_prefix_tokens, 0), (0, 0)))
 
     def resize_from(self, source: "PositionEmbedding"):
-        """Copy the weights of `source`, resized to the grid of this layer.
-
-        See `resize_position_grid`.
-        """
-        if self.weights:
-            raise NotImplementedError
+        """Copy the weights of `source`, resized to the grid of this layer."""
 
     def compute_output_shape(self, tokens_shape, features_shape=None):
         batch_size, length, width = tokens_shape
         return (1 if self.returns_rows else batch_size, length, width)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "grid_size": list(self.grid_size),
-            "num_prefix_tokens": self.num_prefix_tokens,
-            "patch_size": self.patch_size,
-            "resize": self.resize,
-            "returns_rows": self.returns_rows,
-        }
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -204,7 +168,8 @@ class LearnedPositionEmbedding(PositionEmbedding):
         )
 
     def _resized(self, embedding, old_size, new_size):
-        if is_same_size(new_size, old_size):
+        # In a graph for images of any size, the sizes may be tensors.
+        if all(isinstance(n, int) for n in new_size) and new_size == old_size:
             return embedding
         prefix = embedding[: self.num_prefix_tokens]
         grid = embedding[self.num_prefix_tokens :]
@@ -287,9 +252,7 @@ class SinCosPositionEmbedding(PositionEmbedding):
 
     def table(self, grid_size):
         h, w = grid_size
-        return self._encode(
-            self._places(self.num_prefix_tokens + h * w)
-        )  # (T, D)
+        return self._encode(self._places(self.num_prefix_tokens + h * w))
 
     def prefix_rows(self):
         return self._encode(self._places(self.num_prefix_tokens))

@@ -1,5 +1,7 @@
 """ImagePreprocessor: photos of any size to the images of a model."""
 
+import dataclasses
+
 import keras
 from keras import ops
 
@@ -73,15 +75,8 @@ class ImagePreprocessor(keras.layers.Layer):
         Raises:
             ValueError: If `model` is not a VisionTransformer.
         """
-        settings = preprocessing_of(model)
-        return cls(
-            model.config.image_size,
-            normalization=settings.normalization,
-            resize_mode=settings.resize_mode,
-            interpolation=settings.interpolation,
-            crop_fraction=settings.crop_fraction,
-            **kwargs,
-        )
+        settings = dataclasses.asdict(preprocessing_of(model))
+        return cls(model.config.image_size, **settings, **kwargs)
 
     def __call__(self, images, *args, **kwargs):
         """Return the images of the model.
@@ -120,7 +115,13 @@ class ImagePreprocessor(keras.layers.Layer):
         for step in self.settings.steps(self.image_size):
             shape = tuple(images.shape[1:3])
             if step["kind"] != "resize":
-                _check_known(images)
+                if not all(isinstance(side, int) for side in shape):
+                    raise ValueError(
+                        "`images` must have a known height and width with "
+                        "`resize_mode='shortest'`; in a graph for images of "
+                        "any size, use `tf.data` with one image at a time, or "
+                        f"'squash'. Received: shape={shape}"
+                    )
                 height, width = cut_size(step, shape)
                 top, left = (shape[0] - height) // 2, (shape[1] - width) // 2
                 images = images[:, top : top + height, left : left + width]
@@ -135,22 +136,5 @@ class ImagePreprocessor(keras.layers.Layer):
         return (input_shape[0], *self.image_size, input_shape[-1])
 
     def get_config(self):
-        settings = self.settings
-        return {
-            **super().get_config(),
-            "image_size": self.image_size,
-            "normalization": settings.normalization,
-            "resize_mode": settings.resize_mode,
-            "interpolation": settings.interpolation,
-            "crop_fraction": settings.crop_fraction,
-        }
-
-
-def _check_known(images):
-    if not all(isinstance(side, int) for side in images.shape[1:3]):
-        raise ValueError(
-            "`images` must have a known height and width with "
-            "`resize_mode='shortest'`; in a graph for images of any size, "
-            "use `tf.data` with one image at a time, or 'squash'. "
-            f"Received: shape={tuple(images.shape[1:3])}"
-        )
+        size, settings = self.image_size, dataclasses.asdict(self.settings)
+        return {**super().get_config(), "image_size": size, **settings}

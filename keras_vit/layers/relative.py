@@ -6,14 +6,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.arguments import as_size, as_whole
+from keras_vit.arguments import as_whole
 from keras_vit.layers import kernels
-from keras_vit.layers.composite import Composite
-from keras_vit.layers.dtypes import wide
+from keras_vit.layers.base import Composite, GridLayer, wide
 from keras_vit.layers.resize import resize_distances
 
 
-class RelativePositions(keras.layers.Layer):
+class RelativePositions(GridLayer):
     """Compute a number for each pair of tokens and each head.
 
     Attention adds it to the scaled product of the query and the key. The class
@@ -41,24 +40,12 @@ class RelativePositions(keras.layers.Layer):
         num_prefix_tokens: int = 1,
         **kwargs,
     ):
-        super().__init__(**kwargs)
-        self.grid_size = as_size(grid_size, "grid_size")
+        super().__init__(grid_size, num_prefix_tokens, **kwargs)
         self.num_heads = as_whole(num_heads, "num_heads")
-        self.num_prefix_tokens = as_whole(
-            num_prefix_tokens, "num_prefix_tokens", least=0
-        )
 
     def compute_output_shape(self, tokens_shape):
         length = self.num_prefix_tokens + math.prod(self.grid_size)
         return (1, self.num_heads, length, length)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "grid_size": list(self.grid_size),
-            "num_heads": self.num_heads,
-            "num_prefix_tokens": self.num_prefix_tokens,
-        }
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -113,9 +100,6 @@ class RelativePositionTable(RelativePositions):
             )
         )
 
-    def get_config(self):
-        return {**super().get_config(), "position_resize": self.position_resize}
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class RelativePositionMlp(RelativePositions, Composite):
@@ -137,15 +121,10 @@ class RelativePositionMlp(RelativePositions, Composite):
         self.hidden_dim = as_whole(hidden_dim, "hidden_dim")
 
     def build(self, tokens_shape):
-        dtype = self.dtype_policy
-        self.hidden = self.inner(
-            keras.layers.Dense(
-                self.hidden_dim, activation="relu", dtype=dtype, name="hidden"
-            )
-        )
-        self.out = self.inner(
-            keras.layers.Dense(self.num_heads, dtype=dtype, name="out")
-        )
+        dense = keras.layers.Dense
+        options = {"activation": "relu"}
+        self.hidden = self.inner(dense, "hidden", self.hidden_dim, **options)
+        self.out = self.inner(dense, "out", self.num_heads)
         self.hidden.build((None, 2))
         self.out.build((None, self.hidden_dim))
         far = distances(self.grid_size)  # (2h - 1, 2w - 1, 2)
@@ -163,9 +142,6 @@ class RelativePositionMlp(RelativePositions, Composite):
         bias = ops.transpose(bias, (2, 0, 1))[None]  # (1, K, N, N)
         prefix = (self.num_prefix_tokens, 0)
         return kernels.pad(bias, ((0, 0), (0, 0), prefix, prefix))
-
-    def get_config(self):
-        return {**super().get_config(), "hidden_dim": self.hidden_dim}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers import kernels
-from keras_vit.layers.dtypes import as_floats, wide
+from keras_vit.layers.base import as_floats, wide
 from keras_vit.tables import pick
 
 
@@ -32,8 +32,6 @@ class ResizeRule:
             side, of which the rest is cut off.
         offset: Added to the new sizes of a grid that changes, so that all
             positions move a little towards the first.
-        reads_two: Whether a graph computes each position from the two old ones
-            around it, instead of multiplying by the matrix.
         has_growing_distances: Whether a table of distances is resized as if
             the old distances became farther apart the larger they are, see
             `resize_distances`; otherwise, it is resized bilinearly.
@@ -45,21 +43,15 @@ class ResizeRule:
     is_aligned: bool = False
     is_square: bool = False
     offset: float = 0.0
-    reads_two: bool = False
     has_growing_distances: bool = False
 
     def __call__(
         self, new: int, old: int, whole: float | None = None
     ) -> np.ndarray:
-        """Return the matrix that resizes an axis.
+        """Return the matrix (new, old) that resizes an axis.
 
-        Shapes: returns: (new, old).
-
-        Args:
-            new: Number of positions after resizing.
-            old: Number of positions before resizing.
-            whole: What the axis is resized to, see `whole_sizes`; of it, the
-                first `new` positions are kept. Default: `new`.
+        `whole` is what the axis is resized to, see `whole_sizes`; of it, the
+        first `new` positions are kept. Default: `new`.
         """
         index = np.arange(new, dtype="float64")
         return self.weights(index, whole or new, old, np)
@@ -67,10 +59,7 @@ class ResizeRule:
     def whole_sizes(self, sizes, olds, backend=ops) -> list:
         """Return the size to which each axis is resized before it is cropped.
 
-        Args:
-            sizes: The sizes after resizing, numbers or tensors.
-            olds: The sizes before resizing.
-            backend: `keras.ops`, or `numpy`.
+        Sizes are numbers or tensors; `backend` is `keras.ops` or `numpy`.
         """
         sizes = list(sizes)
         is_known = all(isinstance(size, int) for size in sizes)
@@ -146,7 +135,7 @@ def _keys(slope):
 
 RESIZES = {
     # The official code, big_vision and vit-keras: scipy.ndimage.zoom(order=1).
-    "official": ResizeRule(_triangle, 1, is_aligned=True, reads_two=True),
+    "official": ResizeRule(_triangle, 1, is_aligned=True),
     # timm's reader of .npz, FlexiViT, tf.image.resize.
     "bilinear": ResizeRule(_triangle, 1),
     # RADIO; the second for two of timm's models.
@@ -172,15 +161,7 @@ RESIZES = {
 
 
 def resize_grid(grid: np.ndarray, sizes: tuple, method: str) -> np.ndarray:
-    """Resize the two leading axes of an array.
-
-    Shapes: grid: (h, w, D). returns: (h', w', D).
-
-    Args:
-        grid: An array of floats.
-        sizes: (h', w').
-        method: A key of RESIZES.
-    """
+    """Resize the two leading axes of an array, by a key of RESIZES."""
     rule = RESIZES[method]
     rows, columns = (
         rule(new, old, whole)
@@ -246,11 +227,10 @@ def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
 def multiply_axes(
     rows: np.ndarray, grid: np.ndarray, columns: np.ndarray
 ) -> np.ndarray:
-    """Multiply the two leading axes of an array by a matrix each.
+    """Multiply each of the two leading axes of an array by a matrix.
 
     Shapes:
-        rows: (h', h). grid: (h, w, D). columns: (w', w).
-        returns: (h', w', D), of the type of `grid`.
+        rows: (h', h). grid: (h, w, D). columns: (w', w). returns: (h', w', D).
     """
     product = np.einsum(
         "ih,hwd,jw->ijd", rows, grid.astype("float64"), columns, optimize=True
@@ -259,13 +239,11 @@ def multiply_axes(
 
 
 def inverse_patch_resize(new: int, old: int, method: str) -> np.ndarray:
-    """Return the matrix that resizes one axis of a patch kernel.
+    """Return the matrix (new, old) that resizes one axis of a patch kernel.
 
     It is the transposed pseudo-inverse of the resize of a patch: a resized
     patch and a resized kernel have the product of the patch and the kernel,
     exactly if the patch is enlarged and as closely as possible otherwise.
-
-    Shapes: returns: (new, old).
 
     Args:
         new: Side of a patch after resizing, in pixels.
@@ -274,8 +252,7 @@ def inverse_patch_resize(new: int, old: int, method: str) -> np.ndarray:
 
     Reference: Beyer et al. 2023, FlexiViT, arXiv:2212.08013, section 3.4.
     """
-    rule = pick(RESIZES, method, "patch_resize")
-    return np.linalg.pinv(rule(new, old)).T
+    return np.linalg.pinv(pick(RESIZES, method, "patch_resize")(new, old)).T
 
 
 def resize_patch_kernel(
@@ -283,9 +260,8 @@ def resize_patch_kernel(
 ) -> np.ndarray:
     """Resize a patch kernel so that a resized patch gives the same token.
 
-    The kernel is multiplied by the pseudo-inverse of the resize of a patch. So
-    for larger patches, the enlarged image has the same tokens as the original,
-    whereas a plain resize of the kernel would scale them.
+    A plain resize of the kernel would scale the tokens; see
+    `inverse_patch_resize`.
 
     Shapes: kernel: (P, P, C, D). returns: (P', P', C, D).
 
@@ -294,20 +270,13 @@ def resize_patch_kernel(
         size: Side P' of a patch, in pixels.
         method: Assumed rule for resizing images, a key of RESIZES: "bilinear"
             in FlexiViT, "bicubic_antialias" in timm.
-
-    Reference: Beyer et al. 2023, FlexiViT, arXiv:2212.08013, section 3.4.
     """
     # The resize of a patch is a Kronecker product, and so is its
     # pseudo-inverse: each axis can be inverted separately.
     inverse = inverse_patch_resize(size, kernel.shape[0], method)
-    resized = np.einsum(
-        "ip,jq,pqcd->ijcd",
-        inverse,
-        inverse,
-        kernel.astype("float64"),
-        optimize=True,
-    )
-    return resized.astype(kernel.dtype)
+    flat = kernel.reshape(*kernel.shape[:2], -1)
+    resized = multiply_axes(inverse, flat, inverse)
+    return resized.reshape(size, size, *kernel.shape[2:])
 
 
 def resize_position_grid(table, sizes: tuple, method: str = "official"):
@@ -331,44 +300,18 @@ def resize_position_grid(table, sizes: tuple, method: str = "official"):
     table = as_floats(table)
     wholes = rule.whole_sizes(sizes, table.shape[: len(sizes)])
     for axis, (size, whole) in enumerate(zip(sizes, wholes)):
-        is_known = isinstance(size, int) and isinstance(whole, int)
-        if is_known and size == whole == table.shape[axis]:
-            continue
-        if rule.reads_two:
-            table = _interpolate_axis(table, size, axis)
-        else:
-            table = _resize_axis(table, size, whole, axis, rule)
+        old = table.shape[axis]
+        if isinstance(size, int) and isinstance(whole, (int, float)):
+            if size == whole == old:
+                continue
+            matrix = rule(size, old, whole)
+        else:  # In a graph that learns the size when it runs.
+            index = ops.arange(size, dtype=wide(table.dtype))
+            matrix = rule.weights(index, ops.cast(whole, index.dtype), old)
+        matrix = ops.cast(matrix, table.dtype)  # (size, old)
+        table = ops.tensordot(matrix, table, ((1,), (axis,)))
+        table = ops.moveaxis(table, 0, axis)
     return table
-
-
-def _interpolate_axis(table, size, axis):
-    """Resize as the official code does; two rows are enough for each."""
-    last = table.shape[axis] - 1
-    # Multiplying before dividing keeps whole positions exact.
-    kind = wide(table.dtype)
-    source = ops.arange(size, dtype=kind) * float(last)
-    source = source / ops.cast(ops.maximum(size - 1, 1), kind)
-    low = ops.floor(source)
-    weight = ops.cast(source - low, table.dtype)
-    weight = ops.reshape(weight, (-1,) + (1,) * (len(table.shape) - axis - 1))
-    low = ops.minimum(ops.cast(low, "int32"), last)
-    high = ops.minimum(low + 1, last)
-    return (
-        ops.take(table, low, axis=axis) * (1 - weight)
-        + ops.take(table, high, axis=axis) * weight
-    )
-
-
-def _resize_axis(table, size, whole, axis, rule):
-    """Resize to the `whole` size by the matrix of a rule; keep the start."""
-    old = table.shape[axis]
-    if isinstance(size, int) and isinstance(whole, (int, float)):
-        matrix = rule(size, old, whole)
-    else:
-        index = ops.arange(size, dtype=wide(table.dtype))
-        matrix = rule.weights(index, ops.cast(whole, index.dtype), old)
-    matrix = ops.cast(matrix, table.dtype)  # (size, old)
-    return ops.moveaxis(ops.tensordot(matrix, table, ((1,), (axis,))), 0, axis)
 
 
 def read_position_grid(table, coordinates, sizes, method: str = "official"):
@@ -399,15 +342,6 @@ def read_position_grid(table, coordinates, sizes, method: str = "official"):
     weights = kernels.reshape(weights, (-1, length, h * w))
     flat = ops.reshape(table, (h * w, width))
     return ops.matmul(ops.cast(weights, table.dtype), flat)
-
-
-def is_same_size(one: tuple, other: tuple) -> bool:
-    """Return whether two grid sizes are known and equal.
-
-    In the graph of a model that accepts any image size, the sizes are symbolic
-    tensors.
-    """
-    return all(isinstance(size, int) for size in one) and one == other
 
 
 def resize_distances(

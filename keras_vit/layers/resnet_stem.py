@@ -7,8 +7,7 @@ from keras import ops
 
 from keras_vit.arguments import as_whole
 from keras_vit.layers import kernels
-from keras_vit.layers.composite import Composite
-from keras_vit.layers.dtypes import wide
+from keras_vit.layers.base import Composite, wide
 from keras_vit.tables import pick
 
 GROUPS = 32
@@ -26,23 +25,6 @@ class Epsilons(NamedTuple):
     norm: float
     variance: float
     deviation: float
-
-
-def group_norm(
-    name: str,
-    epsilons: str,
-    dtype,
-    gamma_initializer="ones",
-    groups: int = GROUPS,
-):
-    """Return a group normalisation for a ResNet."""
-    return keras.layers.GroupNormalization(
-        groups=groups,
-        epsilon=pick(STEM_EPSILONS, epsilons, "epsilons").norm,
-        gamma_initializer=gamma_initializer,
-        dtype=dtype,
-        name=name,
-    )
 
 
 # With kernels of standard deviation 0.1, the logits of the first two rows
@@ -112,8 +94,8 @@ class StandardizedConv2D(keras.layers.Conv2D):
         weights = ops.cast(weights, inputs.dtype)
         if not self.use_symmetric_padding:
             return super().convolution_op(inputs, weights)
-        rows, columns = (side // 2 for side in self.kernel_size)
-        pads = ((0, 0), (rows, rows), (columns, columns), (0, 0))
+        pads = [(side // 2,) * 2 for side in self.kernel_size]
+        pads = ((0, 0), *pads, (0, 0))
         return ops.conv(
             ops.pad(inputs, pads),
             weights,
@@ -128,6 +110,12 @@ class StandardizedConv2D(keras.layers.Conv2D):
             "epsilons": self.epsilons,
             "use_symmetric_padding": self.use_symmetric_padding,
         }
+
+
+def group_norm(epsilons: str, groups: int = GROUPS, **options):
+    """Return a group normalisation for a ResNet, see STEM_EPSILONS."""
+    epsilon = pick(STEM_EPSILONS, epsilons, "epsilons").norm
+    return keras.layers.GroupNormalization(groups, epsilon=epsilon, **options)
 
 
 class ResidualUnit(Composite):
@@ -148,7 +136,14 @@ class ResidualUnit(Composite):
 
     uses_symmetric_padding = False
 
-    def __init__(self, features, stride, epsilons, groups, **kwargs):
+    def __init__(
+        self,
+        features: int,
+        stride: int = 1,
+        epsilons: str = "official",
+        groups: int = GROUPS,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.features = features
         self.stride = stride
@@ -164,30 +159,17 @@ class ResidualUnit(Composite):
             self.make_conv("conv3", 4 * self.features, 1),
         ]
 
-    def make_conv(self, name, filters, kernel_size, strides=1):
+    def make_conv(self, name, *arguments):
         """Return a convolution."""
-        return self.inner(
-            StandardizedConv2D(
-                filters,
-                kernel_size,
-                strides=strides,
-                epsilons=self.epsilons,
-                use_symmetric_padding=self.uses_symmetric_padding,
-                dtype=self.dtype_policy,
-                name=name,
-            )
-        )
+        options = {"epsilons": self.epsilons}
+        options["use_symmetric_padding"] = self.uses_symmetric_padding
+        return self.inner(StandardizedConv2D, name, *arguments, **options)
 
     def make_norm(self, name, gamma_initializer="ones"):
         """Return a group normalisation."""
+        options = {"gamma_initializer": gamma_initializer}
         return self.inner(
-            group_norm(
-                name,
-                self.epsilons,
-                self.dtype_policy,
-                gamma_initializer,
-                self.groups,
-            )
+            group_norm, name, self.epsilons, self.groups, **options
         )
 
     def build(self, input_shape):
@@ -203,13 +185,6 @@ class ResidualUnit(Composite):
             input_shape = conv.compute_output_shape(input_shape)
         return input_shape
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "features": self.features,
-            "stride": self.stride,
-        }
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class BottleneckUnit(ResidualUnit):
@@ -218,25 +193,11 @@ class BottleneckUnit(ResidualUnit):
     A normalisation follows each convolution. The scale of the last one starts
     at zero, so a new unit returns the ReLU of its shortcut.
 
-    Shapes:
-        x: (B, h, w, C). returns: (B, h / stride, w / stride, 4 * features).
-
-    Args:
-        features: Channels of the inner convolutions.
-        stride: Stride of the 3x3 convolution and the projected shortcut.
-        epsilons: A key of STEM_EPSILONS.
-
     Reference: He et al. 2016, arXiv:1512.03385, figure 5.
     """
 
-    def __init__(
-        self,
-        features: int,
-        stride: int = 1,
-        epsilons: str = "official",
-        **kwargs,
-    ):
-        super().__init__(features, stride, epsilons, GROUPS, **kwargs)
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
         self.convs = self.make_convs()
         self.norms = [
             self.make_norm("norm1"),
@@ -265,9 +226,6 @@ class BottleneckUnit(ResidualUnit):
         x = self.norms[-1](self.convs[-1](x))
         return ops.relu(x + shortcut)
 
-    def get_config(self):
-        return {**super().get_config(), "epsilons": self.epsilons}
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PreActivationUnit(ResidualUnit):
@@ -276,12 +234,10 @@ class PreActivationUnit(ResidualUnit):
     Group normalisation and ReLU come before each convolution. The shortcut is
     projected after the first normalisation and ReLU.
 
-    Shapes:
-        x: (B, h, w, C). returns: (B, h / stride, w / stride, 4 * features).
-
     Args:
         features: Channels of the inner convolutions.
         stride: Stride of the 3x3 convolution and of the projection.
+        epsilons: A key of STEM_EPSILONS.
         groups: Groups of channels that a normalisation normalises together.
 
     Reference: He et al. 2016, arXiv:1603.05027, figure 4 (e); Kolesnikov et
@@ -293,9 +249,14 @@ class PreActivationUnit(ResidualUnit):
     uses_symmetric_padding = True
 
     def __init__(
-        self, features: int, stride: int = 1, groups: int = GROUPS, **kwargs
+        self,
+        features: int,
+        stride: int = 1,
+        epsilons: str = "bit",
+        groups: int = GROUPS,
+        **kwargs,
     ):
-        super().__init__(features, stride, "bit", groups, **kwargs)
+        super().__init__(features, stride, epsilons, groups, **kwargs)
         self.norms = [self.make_norm(f"norm{i}") for i in (1, 2, 3)]
         self.convs = self.make_convs()
 
@@ -315,9 +276,6 @@ class PreActivationUnit(ResidualUnit):
         y = self.convs[1](ops.relu(self.norms[1](y)))
         y = self.convs[2](ops.relu(self.norms[2](y)))
         return x + y
-
-    def get_config(self):
-        return {**super().get_config(), "groups": self.groups}
 
 
 ROOT_WIDTH = 64
@@ -353,32 +311,26 @@ class ResNetStem(Composite):
         super().__init__(**kwargs)
         self.stages = tuple(as_whole(units, "stages") for units in stages)
         self.epsilons = epsilons
-        dtype = self.dtype_policy
-        options = {"epsilons": epsilons, "dtype": dtype}
+        options = {"strides": 2, "epsilons": epsilons}
         self.root_conv = self.inner(
-            StandardizedConv2D(
-                ROOT_WIDTH, 7, strides=2, **options, name="root_conv"
-            )
+            StandardizedConv2D, "root_conv", ROOT_WIDTH, 7, **options
         )
-        self.root_norm = self.inner(group_norm("root_norm", epsilons, dtype))
+        self.root_norm = self.inner(group_norm, "root_norm", epsilons)
         self.root_pool = self.inner(
-            keras.layers.MaxPooling2D(
-                3,
-                strides=2,
-                padding="same",
-                data_format="channels_last",
-                dtype=dtype,
-                name="root_pool",
-            )
+            keras.layers.MaxPooling2D,
+            "root_pool",
+            3,
+            strides=2,
+            padding="same",
+            data_format="channels_last",
         )
         self.units = [
             self.inner(
-                BottleneckUnit(
-                    ROOT_WIDTH * 2**stage,
-                    stride=2 if stage > 0 and unit == 0 else 1,
-                    **options,
-                    name=f"stage_{stage:02d}_unit_{unit:02d}",
-                )
+                BottleneckUnit,
+                f"stage_{stage:02d}_unit_{unit:02d}",
+                ROOT_WIDTH * 2**stage,
+                stride=2 if stage > 0 and unit == 0 else 1,
+                epsilons=epsilons,
             )
             for stage, num_units in enumerate(self.stages)
             for unit in range(num_units)
@@ -409,10 +361,3 @@ class ResNetStem(Composite):
         for unit in self.units:
             shape = unit.compute_output_shape(shape)
         return shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "stages": list(self.stages),
-            "epsilons": self.epsilons,
-        }

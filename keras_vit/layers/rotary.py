@@ -11,9 +11,9 @@ import ml_dtypes
 import numpy as np
 from keras import ops
 
-from keras_vit.arguments import as_size, as_whole
+from keras_vit.arguments import as_whole
 from keras_vit.layers import kernels
-from keras_vit.layers.dtypes import wide
+from keras_vit.layers.base import GridLayer, wide
 from keras_vit.tables import pick
 
 
@@ -62,20 +62,19 @@ def partners_of_neighbours(x):
 PAIRS = {"halves": partners_in_halves, "neighbours": partners_of_neighbours}
 
 
-class RotaryPositions(keras.layers.Layer):
+class RotaryPositions(GridLayer):
     """Compute the cosines and sines of the angles of each token.
 
     Subclasses define the angles. The class attribute `needs` lists the fields
     of ViTConfig that the constructor takes; `pairs` states which features turn
     together, `is_shared` whether all blocks have the same layer, and
     `needed_token` the token, such as "class", without which no model has the
-    layer. If the image size is not known before the call, pass `features`, as
-    to `PositionEmbedding`.
+    layer.
 
     Shapes:
         tokens: (B, T, D) with T = num_prefix_tokens + h * w; only the type of
             their numbers is read.
-        features: (B, h * P, w * P, C), or None.
+        features: (B, h * P, w * P, C), or None, see `GridLayer`.
         returns: (2, T, 1, E) or (2, T, K, E), the cosines, then the sines.
 
     Args:
@@ -101,28 +100,17 @@ class RotaryPositions(keras.layers.Layer):
         patch_size: int = 1,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__(grid_size, num_prefix_tokens, patch_size, **kwargs)
         self.head_size = as_whole(head_size, "head_size")
         if head_size % 4:
             raise ValueError(
                 "`head_size` must be a multiple of 4, for the sine and cosine "
                 f"of two axes. Received: head_size={head_size}"
             )
-        self.grid_size = as_size(grid_size, "grid_size")
-        self.num_prefix_tokens = as_whole(
-            num_prefix_tokens, "num_prefix_tokens", least=0
-        )
-        self.patch_size = as_whole(patch_size, "patch_size")
 
     def call(self, tokens, features=None):
-        grid_size = self.grid_size
-        if features is not None:
-            height, width = ops.shape(features)[1:3]
-            grid_size = height // self.patch_size, width // self.patch_size
-        y, x = (
-            ops.arange(size, dtype=wide(self.compute_dtype))
-            for size in grid_size
-        )
+        grid_size, kind = self.grid_of(features), wide(self.compute_dtype)
+        y, x = (ops.arange(size, dtype=kind) for size in grid_size)
         angles = self.angles(y[:, None], x[None], grid_size)
         angles = kernels.reshape(angles, (1, -1, *angles.shape[2:]))
         return self._rotation(angles)[:, 0]
@@ -150,75 +138,73 @@ class RotaryPositions(keras.layers.Layer):
         return ops.cast(rotation, self.compute_dtype)
 
     def add_prefix(self, angles):
-        """Return the angles of all tokens, from those of the patches.
-
-        Shapes:
-            angles: (B, N, 1 or K, E/2). returns: (B, T, 1 or K, E/2).
-        """
+        """Return the angles (B, T, 1 or K, E/2), from those of the patches."""
         # An angle of zero turns nothing.
         prefix = (self.num_prefix_tokens, 0)
         return kernels.pad(angles, ((0, 0), prefix, (0, 0), (0, 0)))
 
     def angles(self, y, x, sizes: tuple):
-        """Return the angles of patches, in radians.
+        """Return the angles (..., 1 or K, E/2) of patches, in radians.
 
-        Shapes:
-            y, x: broadcastable. returns: (..., 1 or K, E/2).
-
-        Args:
-            y: Rows of the patches, as floats.
-            x: Columns of the patches, as floats.
-            sizes: (h, w), numbers or tensors.
+        Their rows and columns are broadcastable floats; `sizes` are (h, w),
+        numbers or tensors.
         """
         raise NotImplementedError
-
-    def frequencies(self, temperature: float):
-        """Return temperature^(-j / q) for j = 0 ... q - 1, q = E / 4."""
-        kind = wide(self.compute_dtype)
-        steps = ops.arange(self.head_size // 4, dtype=kind)
-        return ops.exp(steps * (-math.log(temperature) * 4 / self.head_size))
 
     def compute_output_shape(self, tokens_shape, features_shape=None):
         return (2, tokens_shape[1], 1, self.head_size)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "grid_size": list(self.grid_size),
-            "head_size": self.head_size,
-            "num_prefix_tokens": self.num_prefix_tokens,
-            "patch_size": self.patch_size,
-        }
 
+class AxisRotaryPositions(RotaryPositions):
+    """Half of the angles are those of the row, half those of the column.
 
-def join_axes(rows, columns, axes: str):
-    """Return the angles of patches, for all heads.
-
-    Shapes:
-        rows, columns: (..., E/4), broadcastable. returns: (..., 1, E/2).
+    They are t temperature^(-j / q), with q = E / 4 and a place t on the axis,
+    which subclasses define.
 
     Args:
-        rows: The angles of the row of each patch.
-        columns: The angles of its column.
-        axes: "yx" if the angles of the row come first, "xy" otherwise.
+        temperature: Base of the frequencies.
     """
-    size = rows.shape[-1]
-    # Sums with zeros, as each part would have to be repeated otherwise.
-    none = ((0, 0),) * (len(rows.shape) - 1)
-    before, after = (*none, (size, 0)), (*none, (0, size))
-    row_pad, column_pad = (after, before) if axes == "yx" else (before, after)
-    both = kernels.pad(rows, row_pad) + kernels.pad(columns, column_pad)
-    return ops.expand_dims(both, -2)
+
+    axes = "yx"  # Or "xy", if the angles of the column come first.
+
+    def __init__(self, temperature: float = 100.0, **kwargs):
+        super().__init__(**kwargs)
+        self.temperature = temperature
+
+    def place(self, positions, size, axis: int):
+        """Return t for positions on axis 0 or 1 of so many patches."""
+        raise NotImplementedError
+
+    def angles(self, y, x, sizes):
+        steps = self.frequencies()
+        rows, columns = (
+            self.place(positions, ops.cast(size, positions.dtype), axis)
+            for axis, (positions, size) in enumerate(zip((y, x), sizes))
+        )
+        rows, columns = rows[..., None] * steps, columns[..., None] * steps
+        # Sums with zeros, as each part would have to be repeated otherwise.
+        none, size = ((0, 0),) * (len(rows.shape) - 1), rows.shape[-1]
+        before, after = (*none, (size, 0)), (*none, (0, size))
+        if self.axes == "xy":
+            before, after = after, before
+        both = kernels.pad(rows, after) + kernels.pad(columns, before)
+        return ops.expand_dims(both, -2)  # (..., 1, E/2)
+
+    def frequencies(self):
+        """Return temperature^(-j / q) for j = 0 ... q - 1, q = E / 4."""
+        kind = wide(self.compute_dtype)
+        steps = ops.arange(self.head_size // 4, dtype=kind)
+        factor = -math.log(self.temperature) * 4 / self.head_size
+        return ops.exp(steps * factor)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class AxialRotaryPositions(RotaryPositions):
+class AxialRotaryPositions(AxisRotaryPositions):
     """Angles that grow with the row and the column of a patch.
 
-    Half of the angles are those of the row, half those of the column:
-    t temperature^(-j / q), with q = E / 4 and t the index of the row or column
-    plus `offset`. With a `reference_size`, t is scaled to a grid of that size,
-    so that another resolution has the same range of angles.
+    t is the index of the row or column plus `offset`. With a `reference_size`,
+    t is scaled to a grid of that size, so that another resolution has the same
+    range of angles.
 
     Args:
         temperature: Base of the frequencies.
@@ -231,10 +217,8 @@ class AxialRotaryPositions(RotaryPositions):
     """
 
     needs = (
-        "rotary_temperature",
-        "rotary_axes",
-        "rotary_reference_size",
-        "rotary_offset",
+        *("rotary_temperature", "rotary_axes"),
+        *("rotary_reference_size", "rotary_offset"),
     )
 
     def __init__(
@@ -245,47 +229,24 @@ class AxialRotaryPositions(RotaryPositions):
         offset: float = 0.0,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__(temperature, **kwargs)
         pick(dict.fromkeys(("yx", "xy")), axes, "axes")  # Raises if unknown.
-        self.temperature = temperature
         self.axes = axes
         self.reference_size = reference_size and tuple(reference_size)
         self.offset = offset
 
-    def angles(self, y, x, sizes):
-        steps = self.frequencies(self.temperature)
-        rows, columns = (
-            self._scale(positions, size, axis)[..., None] * steps
-            for axis, (positions, size) in enumerate(zip((y, x), sizes))
-        )
-        return join_axes(rows, columns, self.axes)
-
-    def _scale(self, positions, size, axis):
+    def place(self, positions, size, axis):
         positions = positions + self.offset
         if self.reference_size is None:
             return positions
-        size = ops.cast(size, positions.dtype)
         return positions / size * float(self.reference_size[axis])
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "temperature": self.temperature,
-            "axes": self.axes,
-            "reference_size": self.reference_size and [*self.reference_size],
-            "offset": self.offset,
-        }
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class CenteredRotaryPositions(RotaryPositions):
+class CenteredRotaryPositions(AxisRotaryPositions):
     """Angles of the centres of the patches, for an image from -1 to 1.
 
-    2 pi c temperature^(-j / q), with q = E / 4 and c the coordinate of the
-    centre, first of the row, then of the column.
-
-    Args:
-        temperature: Base of the frequencies.
+    t is 2 pi times the coordinate of the centre.
 
     Reference: Simeoni et al. 2025, arXiv:2508.10104, section 3.2 (DINOv3).
     """
@@ -293,26 +254,11 @@ class CenteredRotaryPositions(RotaryPositions):
     needs = ("rotary_temperature",)
     pairs = "halves"
 
-    def __init__(self, temperature: float = 100.0, **kwargs):
-        super().__init__(**kwargs)
-        self.temperature = temperature
+    def place(self, positions, size, axis):
+        return (positions + 0.5) / size * 2.0 - 1.0
 
-    def angles(self, y, x, sizes):
-        steps = 2 * math.pi * self.frequencies(self.temperature)
-        rows, columns = (
-            _centres(positions, size)[..., None] * steps
-            for positions, size in zip((y, x), sizes)
-        )
-        return join_axes(rows, columns, "yx")
-
-    def get_config(self):
-        return {**super().get_config(), "temperature": self.temperature}
-
-
-def _centres(positions, size):
-    """Return the centres of cells of `size` parts of the range -1 to 1."""
-    size = ops.cast(size, positions.dtype)
-    return (positions + 0.5) / size * 2.0 - 1.0
+    def frequencies(self):
+        return 2 * math.pi * super().frequencies()
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -323,20 +269,15 @@ class RoundedRotaryPositions(CenteredRotaryPositions):
     those of timm and Hugging Face hold none, and their code does not round.
     """
 
-    def frequencies(self, temperature: float):
-        periods = rotary_periods(self.head_size, temperature)
+    def frequencies(self):
+        periods = rotary_periods(self.head_size, self.temperature)
         periods = periods.astype(ml_dtypes.bfloat16)
         periods = periods.astype(wide(self.compute_dtype))
-        return ops.convert_to_tensor(1 / periods)
+        return 2 * math.pi * ops.convert_to_tensor(1 / periods)
 
 
 def rotary_periods(head_size: int, temperature: float) -> np.ndarray:
-    """Return temperature^(j / q) for j = 0 ... q - 1, q = head_size / 4.
-
-    Args:
-        head_size: Size of a head, a multiple of 4.
-        temperature: The base.
-    """
+    """Return temperature^(j / q) for j = 0 ... q - 1, q = head_size / 4."""
     steps = np.arange(head_size // 4) * 4 / head_size
     return np.float32(temperature**steps)
 
@@ -380,9 +321,6 @@ class MixedRotaryPositions(RotaryPositions):
 
     def compute_output_shape(self, tokens_shape, features_shape=None):
         return (2, tokens_shape[1], self.num_heads, self.head_size)
-
-    def get_config(self):
-        return {**super().get_config(), "num_heads": self.num_heads}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

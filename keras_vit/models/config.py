@@ -2,25 +2,18 @@
 
 import dataclasses
 import math
-import numbers
 import types
 import typing
 
 import numpy as np
 
-from keras_vit.arguments import is_number, is_whole
+from keras_vit.arguments import as_size, is_number, is_whole
 from keras_vit.layers.attention import QK_NORMS, QKV_BIASES
-from keras_vit.layers.block import (
-    LAYER_SCALE_BRANCHES,
-    NORM_PLACEMENTS,
-)
+from keras_vit.layers.block import LAYER_SCALE_BRANCHES, NORM_PLACEMENTS
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.norms import NORMS
 from keras_vit.layers.pooling import POOLINGS
-from keras_vit.layers.positions import (
-    POSITION_EMBEDDINGS,
-    POSITION_PLACEMENTS,
-)
+from keras_vit.layers.positions import POSITION_EMBEDDINGS, POSITION_PLACEMENTS
 from keras_vit.layers.relative import RELATIVE_POSITIONS
 from keras_vit.layers.resize import RESIZES
 from keras_vit.layers.resnet_stem import STEM_EPSILONS
@@ -44,27 +37,35 @@ CHOICES = {
     "pooling": POOLINGS,
     "stem_epsilons": STEM_EPSILONS,
 }
-POSITIVE_FIELDS = (
-    "width",
-    "depth",
-    "mlp_dim",
-    "num_heads",
-    "patch_size",
-    "channels",
-)
-OPTIONAL_SIZES = (
-    "pooling_heads",
-    "pooling_mlp_dim",
-    "relative_hidden_dim",
-    "representation_size",
-)
-RATE_FIELDS = (
-    "dropout_rate",
-    "attention_dropout_rate",
-    "stochastic_depth_rate",
-)
-
-
+# What a value must be -> a test, and the fields.
+RULES = {
+    "must be positive": (
+        lambda value: 0 < value < math.inf,
+        *("width", "depth", "mlp_dim", "num_heads", "patch_size", "channels"),
+        *("layer_norm_epsilon", "rotary_temperature"),
+    ),
+    "must be positive or None": (
+        lambda value: value is None or value > 0,
+        *("pooling_heads", "pooling_mlp_dim", "relative_hidden_dim"),
+        "representation_size",
+    ),
+    "must be 0 or more": (
+        lambda value: value >= 0,
+        *("num_classes", "num_registers"),
+    ),
+    "must be in [0, 1)": (
+        lambda value: 0 <= value < 1,
+        *("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"),
+    ),
+    "must be finite or None": (
+        lambda value: value is None or math.isfinite(value),
+        "layer_scale_init",
+    ),
+    "must have a unit or more in each stage": (
+        lambda value: not value or min(value) > 0,
+        "stem_stages",
+    ),
+}
 # For each annotation of a field: a description and a check of its values.
 ANNOTATIONS = {
     bool: ("True or False", lambda value: isinstance(value, bool)),
@@ -78,17 +79,13 @@ ANNOTATIONS = {
 }
 
 
-def check_config(config):
-    """Raise a ValueError unless the values of a ViTConfig are valid.
+def check_config(config: "ViTConfig"):
+    """Raise a ValueError unless the values of a ViTConfig are valid."""
 
-    Args:
-        config: The configuration.
-    """
-
-    def need(is_right, name, rule):
+    def need(is_right, rule, *names):
         if not is_right:
-            value = getattr(config, name)
-            raise ValueError(f"`{name}` {rule}. Received: {name}={value!r}")
+            found = ", ".join(f"{n}={getattr(config, n)!r}" for n in names)
+            raise ValueError(f"`{names[0]}` {rule}. Received: {found}")
 
     # The types, except those of table names and of the preprocessing.
     for field in dataclasses.fields(config):
@@ -97,114 +94,85 @@ def check_config(config):
         kinds = [typing.get_origin(part) or part for part in parts]
         if set(kinds) <= set(ANNOTATIONS):
             rules, tests = zip(*(ANNOTATIONS[kind] for kind in kinds))
-            value = getattr(config, field.name)
-            is_right = any(test(value) for test in tests)
-            need(is_right, field.name, f"must be {' or '.join(rules)}")
+            is_right = any(test(getattr(config, field.name)) for test in tests)
+            need(is_right, f"must be {' or '.join(rules)}", field.name)
     need(
         isinstance(config.preprocessing, Preprocessing),
-        "preprocessing",
         "must be a `Preprocessing`, a name or (mean, deviation)",
+        "preprocessing",
     )
     for name, table in CHOICES.items():
         pick(table, getattr(config, name), name)
-    for name in POSITIVE_FIELDS:
-        need(getattr(config, name) > 0, name, "must be positive")
-    for name in RATE_FIELDS:
-        need(0 <= getattr(config, name) < 1, name, "must be in [0, 1)")
-    for name in ("layer_norm_epsilon", "rotary_temperature"):
-        is_right = 0 < getattr(config, name) < math.inf
-        need(is_right, name, "must be positive")
-    for name in OPTIONAL_SIZES:
-        is_right = (getattr(config, name) or 1) > 0
-        need(is_right, name, "must be positive or None")
-    is_finite = math.isfinite(config.layer_scale_init or 0.0)
-    need(is_finite, "layer_scale_init", "must be finite or None")
-    need(config.num_classes >= 0, "num_classes", "must be 0 (no head) or more")
-    need(config.num_registers >= 0, "num_registers", "must be 0 or more")
+    for rule, (test, *names) in RULES.items():
+        for name in names:
+            need(test(getattr(config, name)), rule, name)
+
+    # What several fields decide together.
     need(
-        min(config.stem_stages or (1,)) > 0,
-        "stem_stages",
-        "must have a unit or more in each stage",
+        not config.width % config.num_heads,
+        "must divide `width`",
+        "num_heads",
+        "width",
     )
     need(
-        len(config.image_size) == 2 and min(config.image_size) > 0,
-        "image_size",
-        "must be positive: a number or (height, width)",
+        not config.width % (config.pooling_heads or 1),
+        "must divide `width`",
+        "pooling_heads",
+        "width",
     )
-    is_whole_share = not config.width % (config.pooling_heads or 1)
-    need(is_whole_share, "pooling_heads", "must divide `width`")
-    _check_contradictions(config, need)
-
-
-def _check_contradictions(config, need):
-    """Check what several fields decide together."""
-    if config.width % config.num_heads:
-        raise ValueError(
-            "`num_heads` must divide `width`. Received: "
-            f"num_heads={config.num_heads}, width={config.width}"
-        )
     rests = [size % config.patch_size for size in config.feature_size]
-    if not min(config.grid_size) or (any(rests) and not config.ignore_border):
-        what = "image" if config.stem_stages is None else "feature map"
-        raise ValueError(
-            f"`patch_size` must divide the {what}, "
-            f"{config.feature_size[0]}x{config.feature_size[1]}. Received: "
-            f"patch_size={config.patch_size}, image_size={config.image_size}"
-        )
-    if len(config.preprocessing.mean) not in (1, config.channels):
-        raise ValueError(
-            "`preprocessing` must have a mean for each channel, or one for "
-            f"all. Received: {len(config.preprocessing.mean)} for "
-            f"channels={config.channels}"
-        )
-    if config.rotary_positions != "none" and config.head_size % 4:
-        raise ValueError(
-            "`rotary_positions` needs heads of a multiple of 4 features. "
-            f"Received: rotary_positions={config.rotary_positions!r}, "
-            f"num_heads={config.num_heads}, width={config.width}"
-        )
+    h, w = config.feature_size
+    need(
+        min(config.grid_size) and (config.ignore_border or not any(rests)),
+        f"must divide the image, or the feature map of its stem, {h}x{w}",
+        *("patch_size", "image_size"),
+    )
+    need(
+        len(config.preprocessing.mean) in (1, config.channels),
+        "must have a mean for each channel, or one for all",
+        *("preprocessing", "channels"),
+    )
+    need(
+        config.rotary_positions == "none" or not config.head_size % 4,
+        "needs heads of a multiple of 4 features",
+        *("rotary_positions", "num_heads", "width"),
+    )
     # The layers that these fields choose, and the token that they need.
     needs = {}
     for name in ("pooling", "rotary_positions", "relative_positions"):
         layer_class = CHOICES[name][getattr(config, name)]
-        needs[name] = layer_class.needs if layer_class else ()
-        token = getattr(layer_class, "needed_token", None)
-        if token and not getattr(config, f"use_{token}_token"):
-            raise ValueError(
-                f"`{name}={getattr(config, name)!r}` needs the {token} token. "
-                f"Received: use_{token}_token=False"
-            )
+        needs[name] = getattr(layer_class, "needs", ())
+        if token := getattr(layer_class, "needed_token", None):
+            field = f"use_{token}_token"
+            rule = f"needs the {token} token"
+            need(getattr(config, field), rule, name, field)
     need(
         config.use_class_token or not config.use_distillation_token,
-        "use_distillation_token",
-        "needs the class token (`use_class_token=True`)",
+        "needs the class token",
+        *("use_distillation_token", "use_class_token"),
     )
     if "pooling_indices" in needs["pooling"]:
         count, places = config.num_prefix_tokens, config.pooling_indices
         need(
             places and all(0 <= index < count for index in places),
-            "pooling_indices",
             f"must be places among the {count} tokens before the patches",
+            "pooling_indices",
         )
     if "relative_hidden_dim" in needs["relative_positions"]:
-        hidden_dim = config.relative_hidden_dim
-        need(hidden_dim, "relative_hidden_dim", "must be given for an MLP")
-    if config.relative_positions != "none" and config.use_dynamic_image_size:
-        raise ValueError(
-            "`relative_positions` are those of one grid of patches. "
-            "Received: use_dynamic_image_size=True"
-        )
-    for name, bad in (
-        ("position_embedding", "none"),
-        ("use_prefix_positions", False),
-    ):
-        is_bad = config.position_placement != "stem"
-        if is_bad and getattr(config, name) == bad:
-            raise ValueError(
-                f"`{name}` must not be {bad!r} if positions are added "
-                "before every block. Received: "
-                f"position_placement={config.position_placement!r}"
-            )
+        rule = "must be given for an MLP"
+        need(config.relative_hidden_dim, rule, "relative_hidden_dim")
+    need(
+        config.relative_positions == "none"
+        or not config.use_dynamic_image_size,
+        "are those of one grid of patches",
+        *("relative_positions", "use_dynamic_image_size"),
+    )
+    if config.position_placement != "stem":
+        rule = "must not be so if positions are added before every block"
+        has_positions = config.position_embedding != "none"
+        need(has_positions, rule, "position_embedding", "position_placement")
+        has_prefix = config.use_prefix_positions
+        need(has_prefix, rule, "use_prefix_positions", "position_placement")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -367,15 +335,17 @@ class ViTConfig:
     use_remat: bool = False
 
     def __post_init__(self):
-        object.__setattr__(self, "image_size", _as_image_size(self.image_size))
-        settings = as_preprocessing(self.preprocessing)
-        object.__setattr__(self, "preprocessing", settings)
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+        size = self.image_size
+        size = as_size((size,) * 2 if is_whole(size) else size, "image_size")
+        changes = {
+            "image_size": size,
+            "preprocessing": as_preprocessing(self.preprocessing),
+        }
+        for name, value in {**vars(self), **changes}.items():
             if isinstance(value, np.generic | np.ndarray):
                 value = value.tolist()  # Keras and JSON take none of NumPy's.
             value = tuple(value) if isinstance(value, list) else value
-            object.__setattr__(self, field.name, value)
+            object.__setattr__(self, name, value)
         check_config(self)
 
     @property
@@ -435,19 +405,3 @@ def check_fields(choices: dict, renamed: dict[str, str]):
                 f"There is no argument `{name}`, only {', '.join(known)}. "
                 f"Received: {name}={value!r}{guess(name, known)}"
             )
-
-
-def _as_image_size(size):
-    """Return a number of pixels twice, or the sides as whole numbers."""
-    try:
-        sides = (size,) * 2 if isinstance(size, numbers.Number) else size
-        whole = tuple(int(side) for side in sides)
-        is_right = whole == tuple(sides) and size is not True
-    except (OverflowError, TypeError, ValueError):
-        is_right = False
-    if not is_right:
-        raise ValueError(
-            "`image_size` must be a whole number of pixels or (height, "
-            f"width). Received: image_size={size!r}"
-        )
-    return whole

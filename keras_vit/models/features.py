@@ -8,14 +8,13 @@ import numpy as np
 from keras import ops
 
 from keras_vit.arguments import as_whole
-from keras_vit.layers.dtypes import is_quantized
+from keras_vit.layers.base import is_quantized
 from keras_vit.layers.kernels import record
 from keras_vit.layers.pooling import POOLINGS, DistilledHead
 from keras_vit.models.vit import (
     VisionTransformer,
     block_indices,
     check_vision_transformer,
-    position_layers,
 )
 from keras_vit.tables import pick
 
@@ -121,29 +120,34 @@ def run_with_scores(
 
 def run_blocks(
     model: VisionTransformer,
-    tokens,
-    positions: Sequence[dict],
-    watched: Sequence[int] = (),
+    images,
+    watched: Sequence[int] | None = None,
     changes: Sequence[Callable] | None = None,
+    entered: tuple | None = None,
 ) -> Iterator[tuple]:
     """Yield the tokens after each block, and its attention probabilities.
 
     Blocks run in inference mode, and the model does not change.
 
     Shapes:
-        yields: (B, T, D) and (B, K, T, T).
+        images: (B, H, W, C). yields: (B, T, D) and (B, K, T, T).
 
     Args:
         model: The model.
-        tokens: The input of the first block, see `enter_blocks`.
-        positions: The other inputs of each block, see there.
-        watched: Indices of blocks; of others, the probabilities are None.
+        images: Its images.
+        watched: Indices of blocks; of others, the probabilities are None, and
+            blocks after the last of them do not run. None runs all blocks and
+            yields no probabilities.
         changes: The `change_scores` of each block.
+        entered: What `enter_blocks` returned for the images.
     """
+    tokens, positions = entered or enter_blocks(model, images)
+    if watched is not None:
+        positions = positions[: max(watched) + 1]
     for index, inputs in enumerate(positions):
         block, scores = get_block(model, index), None
-        if index in watched:
-            change = None if changes is None else changes[index]
+        if watched is not None and index in watched:
+            change = changes and changes[index]
             tokens, scores = run_with_scores(block, tokens, change, **inputs)
         else:
             tokens = block(tokens, **inputs, training=False)
@@ -177,27 +181,8 @@ def attention_scores(
     """
     check_vision_transformer(model)
     indices = block_indices(model.config.depth, layers, "layers")
-    scores = dict(yield_scores(model, images, indices))
+    scores = [scores for _, scores in run_blocks(model, images, indices)]
     return [scores[index] for index in indices]
-
-
-def yield_scores(
-    model: VisionTransformer, images, indices: Sequence[int] | None = None
-) -> Iterator[tuple]:
-    """Yield (index, probabilities) of the blocks `indices`, in ascending order.
-
-    Shapes:
-        images: (B, H, W, C). yields: (B, K, T, T).
-    """
-    tokens, positions = enter_blocks(model, images)
-    if indices is None:
-        indices = range(len(positions))
-    positions = positions[: max(indices) + 1]
-    blocks = run_blocks(model, tokens, positions, watched=indices)
-    for index, (_, scores) in enumerate(blocks):
-        if index in indices:
-            yield index, scores
-        del scores
 
 
 def enter_blocks(model: VisionTransformer, images) -> tuple:
@@ -209,29 +194,25 @@ def enter_blocks(model: VisionTransformer, images) -> tuple:
             arguments, as `position_layers` names them.
     """
     check_vision_transformer(model)
-    rows = position_layers(model.config)
-    names = {name for row in rows for name in row.values()}
     # This model shares the layers without calling them again, so it leaves no
     # trace in `model`.
-    start = keras.Model(
-        model.input,
-        {
-            "tokens": block_tokens(get_block(model, 0)),
-            **{name: model.get_layer(name).output for name in names},
-        },
-        name="before_blocks",
-    )
-    tensors = start(images, training=False)
-    return tensors["tokens"], [
-        {argument: tensors[name] for argument, name in row.items()}
-        for row in rows
-    ]
+    start = keras.Model(model.input, block_inputs(model), name="before_blocks")
+    return start(images, training=False)
 
 
-def block_tokens(block: keras.layers.Layer):
-    """Return the symbolic tokens that enter a block."""
-    inputs = block.input
-    return inputs[0] if isinstance(inputs, list) else inputs
+def block_inputs(model: VisionTransformer) -> tuple:
+    """Return what `enter_blocks` does, as symbolic tensors."""
+    depth = model.config.depth
+    inputs = [inputs_of(get_block(model, index)) for index in range(depth)]
+    tokens, *_ = [row.pop("tokens") for row in inputs]
+    return tokens, inputs
+
+
+def inputs_of(block: keras.layers.Layer) -> dict:
+    """Return the symbolic inputs of a block of a model, by argument."""
+    arguments = block._inbound_nodes[0].arguments
+    inputs = {"tokens": arguments.args[0], **arguments.kwargs}
+    return {key: x for key, x in inputs.items() if x is not None}
 
 
 def layers_after_blocks(model: VisionTransformer) -> list:
@@ -247,9 +228,6 @@ def get_block(model: VisionTransformer, index: int):
 
 def grid_size_of(model: VisionTransformer, images) -> tuple:
     """Return (h, w), the grid of patches that `model` cuts `images` into.
-
-    Shapes:
-        images: (B, H, W, C).
 
     Args:
         model: Any VisionTransformer.
@@ -268,17 +246,10 @@ def grid_size_of(model: VisionTransformer, images) -> tuple:
 def name_output(model: keras.Model, output: str | None = None) -> str:
     """Return the kind of the outputs of `model`, one of OUTPUTS.
 
-    Without `output`, the kind is inferred from the last operation that changes
-    the values: a softmax or sigmoid returns probabilities, a linear layer with
-    weights returns logits, and anything else returns features. So do outputs
-    of another shape than (B, C), such as those of each pixel.
-
-    Args:
-        model: A model with one input and one output.
-        output: The kind of output, if the caller knows it; None to infer it.
-
-    Raises:
-        ValueError: If `output` is unknown.
+    Unless the caller knows it, the kind is inferred from the last operation
+    that changes the values: a softmax or sigmoid returns probabilities, a
+    linear layer with weights returns logits, and anything else returns
+    features. So do outputs of another shape than (B, C).
     """
     if output is not None:
         pick(dict.fromkeys(OUTPUTS), output, "output")
@@ -292,14 +263,9 @@ def name_output(model: keras.Model, output: str | None = None) -> str:
 
 
 def name_activation(model: keras.Model) -> str | None:
-    """Return the function that turns logits into the outputs of `model`.
+    """Return the key of CLASSIFIER_ACTIVATIONS that makes the outputs.
 
-    Args:
-        model: Any model. The layers of one that is not a graph of one input
-            and one output are unknown.
-
-    Returns:
-        A key of CLASSIFIER_ACTIVATIONS, or None.
+    None for no activation, or a model whose layers are unknown.
     """
     if not is_graph(model):
         return None
@@ -310,12 +276,8 @@ def name_activation(model: keras.Model) -> str | None:
 def last_change(model: keras.Model) -> tuple[str, bool]:
     """Return the last function that changes the values of the outputs.
 
-    Args:
-        model: A model with one input and one output.
-
-    Returns:
-        Its name, in lower case, and whether it is that of a layer with
-        weights. The name is "" for a VisionTransformer without a classifier.
+    By its name, in lower case, and whether it is that of a layer with weights.
+    The name is "" for a VisionTransformer without a classifier.
     """
     if is_headless(model):
         return "", False
@@ -335,13 +297,10 @@ def last_change(model: keras.Model) -> tuple[str, bool]:
 
 
 def without_head(model: keras.Model) -> keras.Model:
-    """Return the model from its input to the features before its head.
+    """Return the model from its input to the features (B, D) before its head.
 
     Both models share their layers. A model that already returns features is
     returned unchanged.
-
-    Shapes:
-        The model returned maps images (B, H, W, C) to features (B, D).
 
     Args:
         model: A functional or Sequential model with one input and one output.
@@ -371,12 +330,10 @@ def split_at_head(
 ) -> Callable:
     """Return the function from images to (features, outputs of the model).
 
-    Args:
-        model: A functional or Sequential model with one input and one output.
-        has_head: Whether the features are the input of the head, rather than
-            the outputs.
-        is_short: Whether the last block may compute only the class token, see
-            `reads_one_token`.
+    The model is functional or Sequential, of one input and one output. The
+    features are the input of the head if it `has_head`, or else the outputs.
+    `is_short` allows the last block to compute only the class token, see
+    `reads_one_token`.
     """
     has_head = has_head and not is_headless(model)
     *behind, head = walk_back(model)
@@ -417,13 +374,7 @@ def split_nested(
 def split_at_last_block(model: VisionTransformer, has_head: bool) -> Callable:
     """Return `split_at_head` of a model that reads one token."""
     last = get_block(model, model.config.depth - 1)
-    names = position_layers(model.config)[-1]
-    positions = {key: model.get_layer(x).output for key, x in names.items()}
-    start = keras.Model(
-        model.inputs[0],
-        {"tokens": block_tokens(last), **positions},
-        name=model.name,
-    )
+    start = keras.Model(model.inputs[0], inputs_of(last), name=model.name)
     layers = layers_after_blocks(model)
 
     def compute(images):
@@ -493,15 +444,9 @@ CLASSIFIER_ACTIVATIONS = {
 class RecordedPass:
     """The results of a forward pass, which can be differentiated.
 
-    Shapes:
-        `scores` (B, K, T, T) and `tokens` (B, T, D), for each block. `logits`:
-        (B, C).
-
-    Args:
-        scores: The attention probabilities.
-        tokens: The tokens after each block.
-        logits: The logits; the last tokens of a model without logits.
-        pull_back: See `record`.
+    `scores` (B, K, T, T) and `tokens` (B, T, D) of each block, the `logits`
+    (B, C), or the last tokens of a model without logits, and `pull_back`, see
+    `kernels.record`.
     """
 
     scores: list
@@ -530,20 +475,18 @@ def record_pass(model: VisionTransformer, images) -> RecordedPass:
 
     To get the gradients, zeros are added to the probabilities of each block,
     and the logits are differentiated with respect to these zeros.
-
-    Shapes:
-        images: (B, H, W, C).
     """
-    first, positions = enter_blocks(model, images)
-    blocks = [get_block(model, i) for i in range(model.config.depth)]
+    entered = first, positions = enter_blocks(model, images)
+    blocks = range(len(positions))
     batch, length, _ = ops.shape(first)
     shape = (batch, model.config.num_heads, length, length)
-    shifts = [ops.zeros(shape, block.compute_dtype) for block in blocks]
+    shifts = [
+        ops.zeros(shape, get_block(model, i).compute_dtype) for i in blocks
+    ]
 
     def compute_logits(shifts):
         changes = [lambda weights, by=by: weights + by for by in shifts]
-        watched = range(len(positions))
-        steps = run_blocks(model, first, positions, watched, changes)
+        steps = run_blocks(model, images, blocks, changes, entered)
         tokens, scores = zip(*steps)
         x = tokens[-1]
         logits = read_logits(model, x) if has_logits(model) else x

@@ -1,20 +1,19 @@
 """FlexibleVisionTransformer: patches of any size in any grid."""
 
 import math
-import numbers
 from collections.abc import Sequence
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.arguments import as_whole
+from keras_vit.layers.base import as_floats, wide
 from keras_vit.layers.block import TransformerBlock
-from keras_vit.layers.dtypes import as_floats, wide
-from keras_vit.layers.patches import PatchEncoder
 from keras_vit.layers.positions import PositionEmbedding
 from keras_vit.layers.resize import RESIZES, inverse_patch_resize
 from keras_vit.layers.rotary import RotaryPositions
-from keras_vit.layers.tokens import PrefixTokens
+from keras_vit.layers.tokens import PatchEncoder, PrefixTokens
 from keras_vit.models.vit import check_vision_transformer, position_layers
 from keras_vit.preprocessing.description import INTERPOLATIONS, preprocessing_of
 from keras_vit.preprocessing.inputs import preprocess_input
@@ -55,7 +54,7 @@ def cut_patches(
 
     Reference: Beyer et al. 2023, FlexiViT, arXiv:2212.08013, section 3.4.
     """
-    side, channels = check_patch_size(patch_size), images.shape[-1]
+    side, channels = as_whole(patch_size, "patch_size"), images.shape[-1]
     h, w = (size // side for size in images.shape[1:3])
     if not h or not w:
         raise ValueError(
@@ -78,16 +77,6 @@ def cut_patches(
         "patches": ops.reshape(x, (-1, h * w, target * target * channels)),
         "coordinates": ops.convert_to_tensor(cells[None], dtype="int32"),
     }
-
-
-def check_patch_size(patch_size: int) -> int:
-    """Return a patch size; raise a ValueError unless it is one."""
-    if not isinstance(patch_size, numbers.Integral) or patch_size < 1:
-        raise ValueError(
-            "`patch_size` must be a positive whole number of pixels. "
-            f"Received: patch_size={patch_size!r}"
-        )
-    return int(patch_size)
 
 
 def preprocess_patches(
@@ -121,13 +110,16 @@ def preprocess_patches(
         Tschannen et al. 2025, SigLIP 2, arXiv:2502.14786, section 2.4.2
         (NaFlex).
     """
-    settings, config = preprocessing_of(model), model.config
+    from PIL import Image
+
+    interpolation, config = preprocessing_of(model).interpolation, model.config
+    resampling = Image.Resampling[INTERPOLATIONS[interpolation]]
     side = config.patch_size if patch_size is None else patch_size
+    side = as_whole(side, "patch_size")
     rule = getattr(model, "patch_resize", "bilinear")
-    check_patch_size(side)
-    _check_max_patches(max_patches)
     if not len(images):
         raise ValueError("`images` must hold at least one image. Received: []")
+    max_patches = as_whole(max_patches, "max_patches")
     length = config.patch_size**2 * config.channels
     batch = {
         "patches": np.zeros((len(images), max_patches, length), "float32"),
@@ -140,8 +132,12 @@ def preprocess_patches(
                 f"`images` must be (H, W, {config.channels}) each. Received: "
                 f"shape={image.shape}"
             )
-        size = fitting_size(image.shape[:2], side, max_patches)
-        pixels = _resize(image, size, settings.interpolation)
+        h, w = fitting_size(image.shape[:2], side, max_patches)
+        planes = [
+            np.asarray(Image.fromarray(plane).resize((w, h), resampling))
+            for plane in np.moveaxis(image, -1, 0)
+        ]
+        pixels = np.stack(planes, axis=-1)
         pixels = preprocess_input(pixels, "channels_last", model=model)
         found = cut_patches(pixels[None], side, config.patch_size, rule)
         count = found["patches"].shape[1]
@@ -152,46 +148,18 @@ def preprocess_patches(
     return batch
 
 
-def _check_max_patches(max_patches):
-    if max_patches < 1:
-        raise ValueError(
-            f"`max_patches` must be positive. Received: {max_patches}"
-        )
-
-
-def _resize(image, size, interpolation):
-    """Return (H, W, C) pixels at another size, by Pillow."""
-    from PIL import Image
-
-    method = Image.Resampling[INTERPOLATIONS[interpolation]]
-    planes = [
-        np.asarray(Image.fromarray(plane).resize(size[::-1], method))
-        for plane in np.moveaxis(image, -1, 0)
-    ]
-    return np.stack(planes, axis=-1)
-
-
 def fitting_size(
     image_size: tuple[int, int], patch_size: int, max_patches: int
 ) -> tuple[int, int]:
-    """Return the largest size with at most so many patches, in pixels.
+    """Return the largest (height, width) with so many patches, in pixels.
 
     Both sides are a whole number of patches, and their ratio is that of the
     image up to one patch.
-
-    Args:
-        image_size: (height, width) of the image.
-        patch_size: Side of a patch.
-        max_patches: Largest number of patches.
-
-    Raises:
-        ValueError: If `max_patches` is not positive.
 
     Example:
         >>> models.flexible.fitting_size((480, 640), 16, 256)
         (224, 288)
     """
-    _check_max_patches(max_patches)
 
     def grid_at(scale):
         return [

@@ -3,34 +3,30 @@
 import dataclasses
 import functools
 import math
-import numbers
 import re
 from collections.abc import Callable, Iterable
 
 import keras
 import numpy as np
 
-from keras_vit.layers.dtypes import as_float32, is_quantized
-from keras_vit.layers.patches import PatchEncoder
+from keras_vit.arguments import is_number, is_whole
+from keras_vit.layers.base import as_float32, is_quantized
 from keras_vit.layers.positions import PositionEmbedding
 from keras_vit.layers.relative import (
     RelativePositionKeys,
     RelativePositionTable,
 )
+from keras_vit.layers.tokens import PatchEncoder
 from keras_vit.tables import pick
 
 
 def set_trained(model, is_trained: Callable[[str], bool]):
-    """Make exactly the weights that `is_trained` accepts trainable.
+    """Make exactly the weights whose paths `is_trained` accepts trainable.
 
     A kernel with LoRA stays frozen, and its factors stay trainable. A layer
     none of whose weights is trained is frozen as a whole.
-
-    Args:
-        model: A VisionTransformer.
-        is_trained: Maps the path of a weight to whether it is trained.
     """
-    replaced = {weight.path for weight in kernels_with_lora(model)}
+    replaced = {f"{layer.path}/kernel" for layer in layers_with_lora(model)}
     layers = model._flatten_layers()
     for layer in layers:
         for weight in layer._trainable_variables:
@@ -43,18 +39,12 @@ def set_trained(model, is_trained: Callable[[str], bool]):
         has_trained = any(weight.trainable for weight in layer.weights)
         layer._trainable = has_trained or not layer.weights
     model._trainable = True
-    forget_compiled(model)
+    # Compiled functions contain the weights as they were.
+    model.train_function = model.test_function = model.predict_function = None
 
 
 def keeping(names: Iterable[str]) -> Callable[[str], bool]:
-    """Return a function that accepts the weights of the named parts.
-
-    Args:
-        names: Keys of PARTS.
-
-    Raises:
-        ValueError: If a name is unknown, or `names` is not a sequence.
-    """
+    """Return a function that accepts the paths of weights of these PARTS."""
     if isinstance(names, str):
         raise ValueError(
             f"`keep` must be a sequence of names. Received: keep={names!r}"
@@ -64,15 +54,7 @@ def keeping(names: Iterable[str]) -> Callable[[str], bool]:
 
 
 def in_last_blocks(model, num_last_blocks: int) -> Callable[[str], bool]:
-    """Return a function that accepts the last blocks and all that follows.
-
-    Args:
-        model: A VisionTransformer.
-        num_last_blocks: Number of blocks; with 0, nothing is accepted.
-
-    Raises:
-        ValueError: If the model does not have so many blocks.
-    """
+    """Return a function that accepts paths in the last blocks and behind."""
     depth = model.config.depth
     if type(num_last_blocks) is not int or not 0 <= num_last_blocks <= depth:
         raise ValueError(
@@ -85,22 +67,13 @@ def in_last_blocks(model, num_last_blocks: int) -> Callable[[str], bool]:
     first = depth - num_last_blocks
     last = names[names.index(f"block_{first:02d}") :]
     # In the list of layers, these precede their block.
-    for kind in (
-        "position_embedding",
-        "relative_positions",
-        "rotary_positions",
-    ):
-        last.append(f"{kind}_{first:02d}")
+    kinds = ("position_embedding", "relative_positions", "rotary_positions")
+    last += [f"{kind}_{first:02d}" for kind in kinds]
     return lambda path: path.split("/")[0] in last
 
 
 def train_layer(model, name: str):
-    """Make a layer trainable, also if all else is frozen.
-
-    Args:
-        model: A VisionTransformer.
-        name: Name of the layer.
-    """
+    """Make the layer of this name trainable, also if all else is frozen."""
     model._trainable = True
     layer = model.get_layer(name)
     layer.trainable = True
@@ -109,14 +82,7 @@ def train_layer(model, name: str):
 
 
 def describe_frozen(model) -> dict[str, list[str]]:
-    """Return the frozen layers and weights, as `get_config` stores them.
-
-    Args:
-        model: A VisionTransformer.
-
-    Returns:
-        The paths of frozen layers, and of frozen weights in other layers.
-    """
+    """Return the paths of frozen layers, and of frozen weights in others."""
     layers = [
         layer.path
         for layer in model._flatten_layers(include_self=False)
@@ -129,19 +95,14 @@ def describe_frozen(model) -> dict[str, list[str]]:
         for weight in layer._trainable_variables
         if not (weight.trainable or is_factor(weight))
     ]
-    # Only if needed: version 0.1 does not know this entry.
-    singly = {"frozen_weights": weights} if weights else {}
-    return {"frozen": layers, **singly}
+    return {
+        "frozen": layers,
+        **({"frozen_weights": weights} if weights else {}),
+    }
 
 
 def freeze_again(model, layers: Iterable[str], weights: Iterable[str]):
-    """Freeze the layers and weights that `describe_frozen` returned.
-
-    Args:
-        model: A VisionTransformer.
-        layers: Paths of layers.
-        weights: Paths of weights.
-    """
+    """Freeze the layers and weights that `describe_frozen` returned."""
     layers, weights = set(layers), set(weights)
     for layer in model._flatten_layers(include_self=False):
         if layer.path in layers:
@@ -151,25 +112,9 @@ def freeze_again(model, layers: Iterable[str], weights: Iterable[str]):
             weight.trainable = False
 
 
-def kernels_with_lora(model) -> list:
-    """Return the kernels of `model` that have LoRA factors."""
-    return [
-        next(w for w in layer.weights if w.name == "kernel")
-        for layer in model._flatten_layers()
-        if getattr(layer, "lora_enabled", False)
-    ]
-
-
 def is_factor(weight) -> bool:
     """Return whether `weight` is a factor of a LoRA update."""
     return weight.name.startswith("lora_")
-
-
-def forget_compiled(model):
-    """Forget compiled functions, which contain the weights as they were."""
-    model.train_function = None
-    model.test_function = None
-    model.predict_function = None
 
 
 # Part -> pattern that the paths of its weights contain.
@@ -180,10 +125,6 @@ PARTS = {
     "positions": r"^(position_embedding|(rotary|relative)_positions)(_\d+)?/",
     "class_token": r"^(class_token|distillation_token|registers)/",
 }
-
-
-# Names of the second factors. If they are zero, so is the low-rank update.
-SECOND_FACTORS = ("lora_kernel_b", "lora_embeddings_b")
 
 
 def merged_values(model: keras.Model) -> dict[str, Callable[[], np.ndarray]]:
@@ -197,29 +138,20 @@ def merged_values(model: keras.Model) -> dict[str, Callable[[], np.ndarray]]:
     Returns:
         The functions, by the path of the weight.
     """
-    values = {
-        weight.path: functools.partial(as_float32, weight)
-        for weight in model.weights
-    }
-    for layer in model._flatten_layers():
-        if not getattr(layer, "lora_enabled", False):
-            continue
-        own = {weight.name: weight for weight in layer.weights}
-        for name in own.keys() & set(SECOND_FACTORS):
-            target = name.removeprefix("lora_").removesuffix("_b")
-            values[own[target].path] = functools.partial(
-                _merge,
-                own[target],
-                own[f"lora_{target}_a"],
-                own[name],
-                layer.lora_alpha / layer.lora_rank,
-            )
+    values = {w.path: functools.partial(as_float32, w) for w in model.weights}
+    for layer in layers_with_lora(model):
+        path = f"{layer.path}/kernel"
+        values[path] = functools.partial(merged_kernel, layer)
     return values
 
 
-def _merge(weight, first, second, scale):
-    update = as_float32(first) @ as_float32(second)
-    return as_float32(weight) + np.float32(scale) * update
+def merged_kernel(layer: keras.layers.Layer) -> np.ndarray:
+    """Return the kernel of a layer with its LoRA update, in float32."""
+    own = {weight.name: as_float32(weight) for weight in layer.weights}
+    update = own["lora_kernel_a"] @ own["lora_kernel_b"]
+    return (
+        own["kernel"] + np.float32(layer.lora_alpha / layer.lora_rank) * update
+    )
 
 
 def without_lora(model: keras.Model) -> keras.Model:
@@ -232,17 +164,11 @@ def without_lora(model: keras.Model) -> keras.Model:
 
 
 def reset_lora(model: keras.Model) -> tuple[str, ...]:
-    """Set all low-rank updates to zero.
+    """Set all low-rank updates to zero, and return the paths of B.
 
-    The first factors are kept, so training can continue.
-
-    Args:
-        model: Any model.
-
-    Returns:
-        The paths of the second factors, which were set to zero.
+    The other factors A are kept, so training can continue.
     """
-    factors = [w for w in model.weights if w.name in SECOND_FACTORS]
+    factors = [w for w in model.weights if w.name == "lora_kernel_b"]
     for factor in factors:
         factor.assign(np.zeros(factor.shape, "float32"))
     return tuple(factor.path for factor in factors)
@@ -272,9 +198,7 @@ def _save_merged(layer, store):
     if layer.quantization_mode is not None:
         type(layer).save_own_variables(layer, store)
         return
-    scale = layer.lora_alpha / layer.lora_rank
-    first, second = layer.lora_kernel_a, layer.lora_kernel_b
-    store["0"] = _merge(layer._kernel, first, second, scale)
+    store["0"] = merged_kernel(layer)
     if layer.bias is not None:
         store["1"] = layer.bias
 
@@ -297,17 +221,14 @@ def check_lora(model, rank: int, layers: Iterable[str], alpha) -> list:
             "`model = model.merge_lora()`. "
             f"Received: {describe_lora(model)}"
         )
-    if alpha is not None and not (
-        isinstance(alpha, numbers.Real) and 0 < alpha < math.inf
-    ):
+    if alpha is not None and not (is_number(alpha) and 0 < alpha < math.inf):
         raise ValueError(
             f"`alpha` must be a positive number. Received: alpha={alpha!r}"
         )
     targets = _find_layers(model, layers)
     for layer in targets:
         most = min(layer.kernel.shape)
-        is_whole = isinstance(rank, numbers.Integral)
-        if not is_whole or isinstance(rank, bool) or not 1 <= rank <= most:
+        if not is_whole(rank) or not 1 <= rank <= most:
             raise ValueError(
                 f"`rank` must be a whole number from 1 to {most} for the layer "
                 f"{layer.path}, whose kernel has the shape "
@@ -317,26 +238,19 @@ def check_lora(model, rank: int, layers: Iterable[str], alpha) -> list:
 
 
 def _find_layers(model, names):
+    """Return the layers of these LORA_LAYERS, in the order of their paths."""
     if isinstance(names, str):
         raise ValueError(
             f"`layers` must be a sequence of names. Received: layers={names!r}"
         )
-    names = list(names)
-    for name in names:
-        pick(LORA_LAYERS, name, "layers")
-    if len(set(names)) < len(names):
-        raise ValueError(
-            "`layers` must name each layer once. "
-            f"Received: layers={tuple(names)!r}"
-        )
-    patterns = {name: LORA_LAYERS[name] for name in names}
     found = {
         name: [
             layer
             for layer in model._flatten_layers(include_self=False)
-            if layer.path and re.fullmatch(pattern, layer.path)
+            if layer.path
+            and re.fullmatch(pick(LORA_LAYERS, name, "layers"), layer.path)
         ]
-        for name, pattern in patterns.items()
+        for name in names
     }
     missing = [name for name in found if not found[name]]
     if missing or not found:
@@ -358,10 +272,7 @@ def layers_with_lora(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def describe_lora(model) -> dict:
-    """Return the rank, the alpha and the names of the layers with LoRA.
-
-    Names are those of LORA_LAYERS.
-    """
+    """Return the rank, the alpha and the LORA_LAYERS of a model with LoRA."""
     layers = layers_with_lora(model)
     names = [
         name
@@ -432,13 +343,10 @@ def copy_model(model, new_layers=(), *, dtype=None, is_merged=False, **changes):
 
 
 def copy_layer(layer, source, values=None):
-    """Copy weights, LoRA weights and `trainable` from another layer.
+    """Copy weights, LoRA weights and `trainable` from a layer of its class.
 
-    Args:
-        layer: The layer to change; built, without LoRA weights.
-        source: A layer of the same class.
-        values: Functions that return the merged weights, by path; None copies
-            the weights and their updates as they are.
+    `values` are functions that return the merged weights, by path; None copies
+    the weights and their updates as they are.
     """
     for new, old in zip(layer._flatten_layers(), source._flatten_layers()):
         new.trainable = old.trainable
@@ -465,8 +373,7 @@ def _without(edits, entries):
 def _by_path(layer):
     """Return the weights of a layer, in the order of their paths.
 
-    Their own order is another one in a layer that is quantised to float8 than
-    in one that is built so.
+    Their own order differs after quantising to float8 and building so.
     """
     return sorted(layer.weights, key=lambda weight: weight.path)
 

@@ -11,17 +11,27 @@ from collections.abc import Callable, Iterable, Iterator
 import keras
 
 from keras_vit.layers import kernels
+from keras_vit.layers.base import (
+    InnerLayers,
+    head_policy,
+    is_quantized,
+    nested_dtype_policy,
+    policy_at,
+    wide,
+)
 from keras_vit.layers.block import TransformerBlock
-from keras_vit.layers.composite import Edits, nested_dtype_policy
-from keras_vit.layers.dtypes import head_policy, is_quantized, policy_at, wide
-from keras_vit.layers.norms import make_norm
-from keras_vit.layers.patches import PatchEncoder, PatchGrid
+from keras_vit.layers.norms import NORMS
 from keras_vit.layers.pooling import POOLINGS
 from keras_vit.layers.positions import POSITION_EMBEDDINGS
 from keras_vit.layers.relative import RELATIVE_POSITIONS
 from keras_vit.layers.resnet_stem import ResNetStem
 from keras_vit.layers.rotary import ROTARY_POSITIONS
-from keras_vit.layers.tokens import ClassToken, PrefixTokens
+from keras_vit.layers.tokens import (
+    ClassToken,
+    PatchEncoder,
+    PatchGrid,
+    PrefixTokens,
+)
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.tuning import (
     add_lora,
@@ -37,7 +47,7 @@ from keras_vit.models.tuning import (
 
 
 def connect_layers(
-    config: ViTConfig, images, dtype=None, edit: Callable | None = None
+    config: ViTConfig, images, dtype=None, inner: InnerLayers | None = None
 ):
     """Return the output of a new model of `config` for `images`.
 
@@ -48,100 +58,108 @@ def connect_layers(
         config: The configuration of the model.
         images: The input of the first layer.
         dtype: Dtype policy of the layers.
-        edit: Maps each new layer to the one to use, see `Edits`.
+        inner: Makes the layers; default: as they are new.
     """
-    edit = edit or (lambda layer: layer)
-
-    def norm(name):
-        kind, epsilon = config.norm, config.layer_norm_epsilon
-        return edit(make_norm(kind, epsilon, dtype=dtype, name=name))
-
-    def prefix(layer_class, name, *arguments):
-        return edit(layer_class(*arguments, dtype=dtype, name=name))
-
+    inner = inner or InnerLayers(dtype)
+    epsilon = config.layer_norm_epsilon
+    norm = functools.partial(inner, NORMS[config.norm], epsilon=epsilon)
     features = images
     if config.stem_stages is not None:
-        stem = ResNetStem(
-            config.stem_stages, config.stem_epsilons, dtype=dtype, name="stem"
-        )
-        features = edit(stem)(images)  # (B, H', W', C')
-    patch_encoder = PatchEncoder(
+        stages, epsilons = config.stem_stages, config.stem_epsilons
+        stem = inner(ResNetStem, "stem", stages, epsilons)
+        features = stem(images)  # (B, H', W', C')
+    patch_encoder = inner(
+        PatchEncoder,
+        "patch_encoder",
         config.patch_size,
         config.width,
         use_bias=config.use_patch_bias,
         ignore_border=config.ignore_border,
-        dtype=dtype,
-        name="patch_encoder",
     )
-    x = edit(patch_encoder)(features)  # (B, N, D)
+    x = patch_encoder(features)  # (B, N, D)
     if config.use_patch_norm:
         x = norm("patch_norm")(x)
     # What tells the grid of the patches, if it is not known before the call.
     grid = (features,) if config.use_dynamic_image_size else ()
     embedding = None
     if config.position_placement == "stem":
-        embedding = position_layer(
-            config, "position_rows", "position_embedding", dtype
-        )
+        make = make_positions(config, "position_rows")
+        embedding = make and inner(make, "position_embedding")
     if embedding and not config.use_prefix_positions:
-        x = edit(embedding)(x, *grid)
+        x = embedding(x, *grid)
     if config.num_registers:
-        x = prefix(PrefixTokens, "registers", config.num_registers)(x)
+        x = inner(PrefixTokens, "registers", config.num_registers)(x)
     if config.use_distillation_token:
-        x = prefix(PrefixTokens, "distillation_token", 1)(x)
+        x = inner(PrefixTokens, "distillation_token", 1)(x)
     if config.use_class_token:
-        x = prefix(ClassToken, "class_token")(x)  # (B, T, D)
+        x = inner(ClassToken, "class_token")(x)  # (B, T, D)
     if embedding and config.use_prefix_positions:
-        x = edit(embedding)(x, *grid)
+        x = embedding(x, *grid)
     if config.use_embedding_norm:
         x = norm("embedding_norm")(x)
     if config.dropout_rate:
-        rate = config.dropout_rate
-        x = edit(keras.layers.Dropout(rate, dtype=dtype, name="dropout"))(x)
+        x = inner(keras.layers.Dropout, "dropout", config.dropout_rate)(x)
     rows, positions = position_layers(config), {}
     for argument, name in (item for row in rows for item in row.items()):
         if name not in positions:
-            layer = edit(position_layer(config, argument, name, dtype))
-            positions[name] = layer(x, *grid)
+            make = make_positions(config, argument)
+            positions[name] = inner(make, name)(x, *grid)
     for index, row in enumerate(rows):
-        block = edit(transformer_block(config, index, dtype))
+        block = inner(TransformerBlock, **block_options(config, index))
         x = block(x, **{key: positions[name] for key, name in row.items()})
     if config.use_final_norm and not config.use_pooling_norm:
         x = norm("encoder_norm")(x)
-    if layer := pooling(config, dtype):
-        x = edit(layer)(x)  # (B, D)
+    if make := make_pooling(config):
+        x = inner(make, "pooling")(x)  # (B, D)
     if config.use_final_norm and config.use_pooling_norm:
         x = norm("pooling_norm")(x)
     if config.representation_size:
-        pre_logits = keras.layers.Dense(
+        pre_logits = inner(
+            keras.layers.Dense,
+            "pre_logits",
             config.representation_size,
             activation="tanh",
             kernel_initializer="lecun_normal",
             dtype=policy_at(dtype, "pre_logits"),
-            name="pre_logits",
         )
-        x = edit(pre_logits)(x)  # (B, R)
-    return edit(head(config, dtype))(x) if config.num_classes else x
+        x = pre_logits(x)  # (B, R)
+    if not config.num_classes:
+        return x
+    # Its kernel is zero, as in the official code.
+    options = {"activation": config.classifier_activation}
+    options["dtype"] = head_policy(dtype, "predictions")
+    head_class = getattr(POOLINGS[config.pooling], "head_class", None)
+    if head_class:
+        options["head_bias"] = config.head_bias
+    else:
+        head_class, bias = keras.layers.Dense, config.head_bias
+        options["kernel_initializer"] = "zeros"
+        options["bias_initializer"] = keras.initializers.Constant(bias)
+    return inner(head_class, "predictions", config.num_classes, **options)(x)
 
 
-def transformer_block(config: ViTConfig, index: int, dtype) -> TransformerBlock:
-    """Return block `index`; the stochastic depth rate grows with the index."""
+def block_options(config: ViTConfig, index: int) -> dict:
+    """Return the arguments of block `index`.
+
+    The rate of the stochastic depth grows with the index.
+    """
     depth_rate = config.stochastic_depth_rate * index
     rotary = ROTARY_POSITIONS[config.rotary_positions]
-    return TransformerBlock(
-        config.num_heads,
-        config.mlp_dim,
-        dropout_rate=config.dropout_rate,
-        attention_dropout_rate=config.attention_dropout_rate,
-        stochastic_depth_rate=depth_rate / max(config.depth - 1, 1),
-        activation=config.activation,
-        layer_norm_epsilon=config.layer_norm_epsilon,
-        use_remat=config.use_remat,
-        norm=config.norm,
-        norm_placement=config.norm_placement,
-        layer_scale_init=config.layer_scale_init,
-        layer_scale_branches=config.layer_scale_branches,
-        attention_options={
+    return {
+        "name": f"block_{index:02d}",
+        "num_heads": config.num_heads,
+        "mlp_dim": config.mlp_dim,
+        "dropout_rate": config.dropout_rate,
+        "attention_dropout_rate": config.attention_dropout_rate,
+        "stochastic_depth_rate": depth_rate / max(config.depth - 1, 1),
+        "activation": config.activation,
+        "layer_norm_epsilon": config.layer_norm_epsilon,
+        "use_remat": config.use_remat,
+        "norm": config.norm,
+        "norm_placement": config.norm_placement,
+        "layer_scale_init": config.layer_scale_init,
+        "layer_scale_branches": config.layer_scale_branches,
+        "attention_options": {
             "qkv_bias": config.qkv_bias,
             "use_out_bias": config.use_block_bias,
             "qk_norm": config.qk_norm,
@@ -149,47 +167,24 @@ def transformer_block(config: ViTConfig, index: int, dtype) -> TransformerBlock:
             "use_inner_norm": config.use_attention_inner_norm,
             "rotary_pairs": rotary.pairs if rotary else "halves",
         },
-        mlp_options={
+        "mlp_options": {
             "is_gated": config.use_gated_mlp,
             "norm": config.norm,
             "use_inner_norm": config.use_mlp_inner_norm,
             "use_bias": config.use_block_bias,
         },
-        dtype=dtype,
-        name=f"block_{index:02d}",
-    )
-
-
-def pooling(config: ViTConfig, dtype=None):
-    """Return the pooling of `config`, or None to return all tokens."""
-    make = _chosen(
-        POOLINGS,
-        "pooling",
-        config,
-        num_heads=config.pooling_heads or config.num_heads,
-        mlp_dim=config.pooling_mlp_dim or config.mlp_dim,
-    )
-    return make and make(dtype=dtype, name="pooling")
-
-
-def head(config: ViTConfig, dtype):
-    """Return the classifier; its kernel is zero, as in the official code."""
-    pool = POOLINGS[config.pooling]
-    options = {
-        "activation": config.classifier_activation,
-        "dtype": head_policy(dtype, "predictions"),
-        "name": "predictions",
     }
-    if pool and pool.head_class:
-        return pool.head_class(
-            config.num_classes, head_bias=config.head_bias, **options
-        )
-    return keras.layers.Dense(
-        config.num_classes,
-        kernel_initializer="zeros",
-        bias_initializer=keras.initializers.Constant(config.head_bias),
-        **options,
-    )
+
+
+def make_pooling(config: ViTConfig) -> Callable | None:
+    """Return a function that makes the pooling, or None to return all tokens.
+
+    It takes further arguments of the layer, such as `name`.
+    """
+    num_heads = config.pooling_heads or config.num_heads
+    mlp_dim = config.pooling_mlp_dim or config.mlp_dim
+    changes = {"num_heads": num_heads, "mlp_dim": mlp_dim}
+    return _chosen(POOLINGS, "pooling", config, **changes)
 
 
 def position_layers(config: ViTConfig) -> list[dict[str, str]]:
@@ -230,36 +225,31 @@ def position_layers(config: ViTConfig) -> list[dict[str, str]]:
     ]
 
 
-def position_layer(config: ViTConfig, argument: str, name: str, dtype):
-    """Return the layer that computes an argument of a block, or None.
+def make_positions(config: ViTConfig, argument: str) -> Callable | None:
+    """Return a function that makes the layer for an argument of a block.
 
-    Args:
-        config: The configuration of the model.
-        argument: A key of `position_layers`; "position_rows" as well for the
-            embedding before the first block.
-        name: Name of the layer.
-        dtype: Dtype policy of the layer.
+    None if there is no such layer. The argument is a key of `position_layers`;
+    "position_rows" stands for the embedding before the first block as well.
     """
-    options = {"grid_size": config.grid_size, "dtype": dtype, "name": name}
+    options = {"grid_size": config.grid_size}
+    options["num_prefix_tokens"] = config.num_prefix_tokens
     if argument == "rotation":
         make = _chosen(ROTARY_POSITIONS, "rotary_positions", config)
-        options |= {"head_size": config.head_size}
-        options |= {"patch_size": config.patch_size}
+        options["head_size"] = config.head_size
+        options["patch_size"] = config.patch_size
     elif argument == "position_rows":
         make = POSITION_EMBEDDINGS[config.position_embedding]
-        options |= {"patch_size": config.patch_size}
-        options |= {"resize": config.position_resize}
-        options |= {"returns_rows": config.position_placement != "stem"}
+        options["patch_size"] = config.patch_size
+        options["resize"] = config.position_resize
+        options["returns_rows"] = config.position_placement != "stem"
+        options["num_prefix_tokens"] *= config.use_prefix_positions
     else:
         make = _chosen(RELATIVE_POSITIONS, "relative_positions", config)
-        options |= {"num_heads": config.num_heads}
-    count = config.num_prefix_tokens
-    if argument == "position_rows" and not config.use_prefix_positions:
-        count = 0
-    return make and make(**options, num_prefix_tokens=count)
+        options["num_heads"] = config.num_heads
+    return make and functools.partial(make, **options)
 
 
-def _chosen(table, field, config, **others):
+def _chosen(table, field, config, **changes):
     """Return a function that makes the layer which a field chooses, or None.
 
     The `needs` of a layer lists the fields that its constructor takes, under
@@ -269,8 +259,8 @@ def _chosen(table, field, config, **others):
     if layer_class is None:
         return None
     prefix = field.partition("_")[0] + "_"
-    values = {"num_prefix_tokens": config.num_prefix_tokens}
-    values = {**vars(config), **values, **others}
+    values = {**vars(config), "num_prefix_tokens": config.num_prefix_tokens}
+    values |= changes
     needs = {n.removeprefix(prefix): values[n] for n in layer_class.needs}
     return functools.partial(layer_class, **needs)
 
@@ -281,7 +271,8 @@ class VisionTransformer(keras.Model):
 
     Every step is a named layer (`patch_encoder`, `block_00`, ...,
     `encoder_norm`, `predictions`), so a sub-model returns any intermediate
-    result; `features` returns the patches after each block.
+    result; `features` returns the patches after each block. Methods called
+    `with_...` return a changed copy.
 
     Shapes:
         images: (B, H, W, C), floats; see `preprocess_input`.
@@ -317,7 +308,8 @@ class VisionTransformer(keras.Model):
         trainable: bool = True,
         edits: dict | None = None,
     ):
-        policy, edit = keras.dtype_policies.get(dtype), Edits(edits)
+        policy = keras.dtype_policies.get(dtype)
+        inner = InnerLayers(policy, edits or {})
         size = config.image_size
         size = (None, None) if config.use_dynamic_image_size else size
         is_double = wide(policy.compute_dtype) == "float64"
@@ -328,13 +320,13 @@ class VisionTransformer(keras.Model):
         )
         super().__init__(
             inputs=images,
-            outputs=connect_layers(config, images, policy, edit),
+            outputs=connect_layers(config, images, policy, inner),
             name=name,
             trainable=trainable,
         )
         self.dtype_policy = policy
         self.config = config
-        self.edits = edit
+        self.inner = inner
 
     if kernels.run_graph:
 
@@ -416,9 +408,6 @@ class VisionTransformer(keras.Model):
             image_size: (height, width) in pixels; one number means a square.
             patch_size: Side of a patch in pixels. Default: that of this model.
 
-        Returns:
-            A new VisionTransformer. This one does not change.
-
         Raises:
             ValueError: If the image is not a whole number of patches.
         """
@@ -439,9 +428,6 @@ class VisionTransformer(keras.Model):
 
         Args:
             num_classes: Outputs of the new head; 0 for none.
-
-        Returns:
-            A new VisionTransformer. This one does not change.
         """
         model = copy_model(self, ["predictions"], num_classes=num_classes)
         if num_classes:
@@ -449,14 +435,7 @@ class VisionTransformer(keras.Model):
         return model
 
     def with_classifier_activation(self, classifier_activation: str | None):
-        """Return this model with another activation after the same head.
-
-        Args:
-            classifier_activation: Such as "softmax"; None for logits.
-
-        Returns:
-            A new VisionTransformer. This one does not change.
-        """
+        """Return this model with another activation; None for logits."""
         return copy_model(self, classifier_activation=classifier_activation)
 
     def with_layer_norm_epsilon(self, layer_norm_epsilon: float):
@@ -467,22 +446,11 @@ class VisionTransformer(keras.Model):
 
         Args:
             layer_norm_epsilon: Added to each variance, such as 1e-6.
-
-        Returns:
-            A new VisionTransformer. This one does not change.
         """
         return copy_model(self, layer_norm_epsilon=layer_norm_epsilon)
 
     def with_remat(self, use_remat: bool = True):
-        """Return this model with or without rematerialised blocks.
-
-        Args:
-            use_remat: Whether training keeps only the input of each block and
-                computes the rest again in the backward pass.
-
-        Returns:
-            A new VisionTransformer. This one does not change.
-        """
+        """Return this model with or without rematerialised blocks."""
         return copy_model(self, use_remat=use_remat)
 
     def with_dtype(self, dtype):
@@ -490,9 +458,6 @@ class VisionTransformer(keras.Model):
 
         Args:
             dtype: Dtype policy of the layers, such as "float32".
-
-        Returns:
-            A new VisionTransformer. This one does not change.
 
         Raises:
             ValueError: If this model is quantised.
@@ -555,12 +520,9 @@ class VisionTransformer(keras.Model):
         add_lora(self, rank, layers, alpha, keep)
 
     def merge_lora(self):
-        """Return this model with LoRA weights added to their kernels.
+        """Return a copy with the LoRA weights added to their kernels.
 
         What is frozen stays frozen; `unfreeze` trains all weights.
-
-        Returns:
-            A new VisionTransformer without LoRA. This one does not change.
         """
         return copy_model(self, is_merged=True)
 
@@ -576,7 +538,7 @@ class VisionTransformer(keras.Model):
             "dtype": nested_dtype_policy(self),
             "name": self.name,
             "trainable": self.trainable,
-            **self.edits.find(self.layers),
+            **self.inner.find_edits(self.layers),
             **describe_frozen(self),
         }
 

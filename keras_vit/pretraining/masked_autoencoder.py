@@ -4,15 +4,14 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.arguments import as_whole
+from keras_vit.layers.base import InnerLayers, wide
 from keras_vit.layers.block import TransformerBlock
-from keras_vit.layers.composite import Edits
-from keras_vit.layers.dtypes import wide
 from keras_vit.layers.norms import LayerNorm
-from keras_vit.layers.positions import (
-    LearnedPositionEmbedding,
-)
+from keras_vit.layers.positions import LearnedPositionEmbedding
 from keras_vit.layers.relative import RELATIVE_POSITIONS
 from keras_vit.models import VisionTransformer
+from keras_vit.models.features import block_inputs
 from keras_vit.pretraining.masking import (
     MaskTokens,
     RandomPatchOrder,
@@ -20,7 +19,6 @@ from keras_vit.pretraining.masking import (
 )
 from keras_vit.pretraining.pretraining_model import (
     PretrainingModel,
-    block_inputs,
     check_encoder,
     count_hidden,
     last_layer,
@@ -81,22 +79,27 @@ class MaskedAutoencoder(PretrainingModel):
         edits: dict | None = None,
     ):
         check_encoder(encoder)
-        edit = Edits(edits)
-        _check_relative(encoder.config.relative_positions)
-        sizes = {
-            "decoder_width": decoder_width,
-            "decoder_depth": decoder_depth,
-            "decoder_heads": decoder_heads,
-        }
-        _check_sizes(**sizes)
+        inner = InnerLayers(encoder.dtype_policy, edits or {})
         config = encoder.config
+        relative = RELATIVE_POSITIONS[config.relative_positions]
+        if relative and relative.argument not in CHOOSERS:
+            raise ValueError(
+                "`encoder` must have no relative keys, which belong to a whole "
+                "grid of patches. Received: "
+                f"relative_positions={config.relative_positions!r}"
+            )
+        sizes = {
+            "decoder_width": as_whole(decoder_width, "decoder_width"),
+            "decoder_depth": as_whole(decoder_depth, "decoder_depth"),
+            "decoder_heads": as_whole(decoder_heads, "decoder_heads"),
+        }
         images, hidden = encoder.inputs[0], count_hidden(config, mask_ratio)
         order = RandomPatchOrder(
             config.grid_size[0] * config.grid_size[1], name="patch_order"
         )(images)
         encoded = encode_visible(encoder, order, hidden)
         predictions = _decode(
-            encoder, encoded, order, hidden, *sizes.values(), edit
+            encoder, encoded, order, hidden, *sizes.values(), inner
         )
         patches = cut_grid(images, config)
         if normalize_pixels:
@@ -115,7 +118,7 @@ class MaskedAutoencoder(PretrainingModel):
                 "normalize_pixels": normalize_pixels,
             },
             name,
-            edit,
+            inner,
         )
         self.normalize_pixels = normalize_pixels
         write_fixed_table(self.get_layer("decoder_positions"))
@@ -132,23 +135,6 @@ class MaskedAutoencoder(PretrainingModel):
             ops.convert_to_numpy, patch_moments(ops.convert_to_tensor(truths))
         )
         return predictions * deviation + mean
-
-
-def _check_relative(kind):
-    layer_class = RELATIVE_POSITIONS[kind]
-    if layer_class and layer_class.argument not in CHOOSERS:
-        raise ValueError(
-            "`encoder` must have no relative keys, which belong to a whole "
-            f"grid of patches. Received: relative_positions={kind!r}"
-        )
-
-
-def _check_sizes(**sizes):
-    for argument, value in sizes.items():
-        if value < 1:
-            raise ValueError(
-                f"`{argument}` must be positive. Received: {argument}={value}"
-            )
 
 
 def encode_visible(encoder, order, hidden: int):
@@ -179,11 +165,6 @@ def encode_visible(encoder, order, hidden: int):
     return last(x) if last.name == "encoder_norm" else x
 
 
-def _choose_rotation(rotation, indices):
-    """Return (2, B, S, K, E) of (2, T, K, E)."""
-    return ops.take(rotation, indices, axis=1)
-
-
 def _choose_bias(bias, indices):
     """Return (B, K, S, S) of (1, K, T, T)."""
     heads, length = bias.shape[1], bias.shape[-1]
@@ -192,24 +173,21 @@ def _choose_bias(bias, indices):
     return ops.transpose(ops.take(flat, pairs, axis=1), (1, 0, 2, 3))
 
 
-def _choose_rows(rows, indices):
-    """Return (B, S, D) of (1, T, D)."""
-    return ops.take(rows[0], indices, axis=0)
-
-
+# Argument of a block -> what it is for the tokens of these indices (B, S).
 CHOOSERS = {
-    "rotation": _choose_rotation,
+    # (2, B, S, K, E) of (2, T, K, E).
+    "rotation": lambda rotation, indices: ops.take(rotation, indices, axis=1),
     "bias": _choose_bias,
-    "position_rows": _choose_rows,
+    # (B, S, D) of (1, T, D).
+    "position_rows": lambda rows, indices: ops.take(rows[0], indices, axis=0),
 }
 
 
-def _decode(encoder, x, order, hidden, width, depth, heads, edit):
+def _decode(encoder, x, order, hidden, width, depth, heads, inner):
     """Return the predictions (B, M, P * P * C) of the hidden patches."""
     config, dtype = encoder.config, encoder.dtype_policy
-    prefix = config.num_prefix_tokens
-    embed = keras.layers.Dense(width, dtype=dtype, name="decoder_embed")
-    x = edit(embed)(x)
+    prefix, epsilon = config.num_prefix_tokens, config.layer_norm_epsilon
+    x = inner(keras.layers.Dense, "decoder_embed", width)(x)
     patches = MaskTokens(hidden, dtype=dtype, name="mask_token")(x[:, prefix:])
     patches = TakeTokens(dtype=dtype, name="unshuffled")(
         patches, ops.argsort(order, axis=-1)
@@ -218,23 +196,15 @@ def _decode(encoder, x, order, hidden, width, depth, heads, edit):
     x = LearnedPositionEmbedding(
         config.grid_size, prefix, dtype=dtype, name="decoder_positions"
     )(x)
+    options = {"activation": config.activation, "layer_norm_epsilon": epsilon}
+    options["use_remat"] = config.use_remat
     for index in range(depth):
-        block = TransformerBlock(
-            heads,
-            4 * width,
-            activation=config.activation,
-            layer_norm_epsilon=config.layer_norm_epsilon,
-            use_remat=config.use_remat,
-            dtype=dtype,
-            name=f"decoder_block_{index:02d}",
-        )
-        x = edit(block)(x)
-    epsilon = config.layer_norm_epsilon
-    x = edit(LayerNorm(epsilon, dtype=dtype, name="decoder_norm"))(x)
+        name, sizes = f"decoder_block_{index:02d}", (heads, 4 * width)
+        x = inner(TransformerBlock, name, *sizes, **options)(x)
+    x = inner(LayerNorm, "decoder_norm", epsilon)(x)
     # Only the tokens that the loss reads.
     x = TakeTokens(dtype=dtype, name="hidden")(x, order[:, :hidden] + prefix)
     length = config.patch_size**2 * config.channels
-    predict = keras.layers.Dense(
-        length, dtype=wide(dtype.compute_dtype), name="decoder_predictions"
-    )
-    return edit(predict)(x)
+    kind = wide(dtype.compute_dtype)
+    dense = keras.layers.Dense
+    return inner(dense, "decoder_predictions", length, dtype=kind)(x)

@@ -4,8 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.composite import Edits
-from keras_vit.layers.dtypes import wide
+from keras_vit.layers.base import InnerLayers, wide
 from keras_vit.models import VisionTransformer
 from keras_vit.pretraining.masking import (
     PatchCorruption,
@@ -68,7 +67,7 @@ class MaskedPatchPrediction(PretrainingModel):
         edits: dict | None = None,
     ):
         check_encoder(encoder)
-        edit = Edits(edits)
+        inner = InnerLayers(encoder.dtype_policy, edits or {})
         cells = pick(PATCH_TARGETS, target, "target")
         config, dtype = encoder.config, encoder.dtype_policy
         kind = wide(encoder.compute_dtype)
@@ -87,26 +86,24 @@ class MaskedPatchPrediction(PretrainingModel):
         x = TakeTokens(dtype=dtype, name="hidden")(
             tokens, chosen + config.num_prefix_tokens
         )
-        length = config.patch_size**2 * config.channels
-        num_classes = SHADES**config.channels
-        outputs = length if cells is None else cells * cells * num_classes
-        x = edit(
-            keras.layers.Dense(outputs, dtype=kind, name="patch_predictions")
-        )(x)
-        truths = (
-            cut_grid(images, config)
-            if cells is None
-            else color_classes(images, config, cells)
-        )
-        truths = TakeTokens(dtype=kind, name="targets")(truths, chosen)
+        if cells is None:
+            units = config.patch_size**2 * config.channels
+            truths = cut_grid(images, config)
+        else:
+            num_classes = SHADES**config.channels
+            units = cells * cells * num_classes
+            truths = color_classes(images, config, cells)
+        dense = keras.layers.Dense
+        x = inner(dense, "patch_predictions", units, dtype=kind)(x)
         if cells is not None:
             x = ops.reshape(x, (-1, hidden, cells**2, num_classes))
+        truths = TakeTokens(dtype=kind, name="targets")(truths, chosen)
         super().__init__(
             encoder,
             {"predictions": x, "targets": truths, "order": order},
             {"mask_ratio": mask_ratio, "target": target},
             name,
-            edit,
+            inner,
         )
         self.target = target
         self.has_hits = cells is not None

@@ -4,6 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.layers.base import Layer
+
 # In inference, the pixels of an image choose one of this number of orders.
 NUM_FIXED_ORDERS = 64
 # Pixels are rounded to this fraction before they are summed: a power of two,
@@ -12,7 +14,7 @@ STEPS_PER_UNIT = 64
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class RandomPatchOrder(keras.layers.Layer):
+class RandomPatchOrder(Layer):
     """Draw an order of the patches of each image; the first ones are hidden.
 
     In training, each call draws new orders. In inference, the order depends
@@ -60,16 +62,9 @@ class RandomPatchOrder(keras.layers.Layer):
     def compute_output_spec(self, images, training=None):
         return keras.KerasTensor((images.shape[0], self.num_patches), "int32")
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_patches": self.num_patches,
-            "seed": self.seed,
-        }
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class TakeTokens(keras.layers.Layer):
+class TakeTokens(Layer):
     """Take tokens by their indices, which differ between images.
 
     Shapes:
@@ -100,7 +95,7 @@ class TakeTokens(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class MaskTokens(keras.layers.Layer):
+class MaskTokens(Layer):
     """Prepend one learned token several times.
 
     Shapes:
@@ -140,15 +135,12 @@ class MaskTokens(keras.layers.Layer):
         batch, length, width = input_shape
         return (batch, length + self.num_tokens, width)
 
-    def get_config(self):
-        return {**super().get_config(), "num_tokens": self.num_tokens}
-
 
 MASKED, SWAPPED = 0.8, 0.1  # Shares of the corrupted patches; the rest stays.
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class PatchCorruption(keras.layers.Layer):
+class PatchCorruption(Layer):
     """Corrupt the embeddings of the first patches of an order.
 
     Of them 80 % become one learned [mask] embedding, 10 % the embedding of
@@ -211,6 +203,3 @@ class PatchCorruption(keras.layers.Layer):
 
     def compute_output_spec(self, tokens, order):
         return keras.KerasTensor(tokens.shape, self.compute_dtype)
-
-    def get_config(self):
-        return {**super().get_config(), "num_corrupted": self.num_corrupted}

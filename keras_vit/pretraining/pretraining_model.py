@@ -6,13 +6,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.composite import Edits
-from keras_vit.layers.positions import (
-    LearnedPositionEmbedding,
-)
+from keras_vit.layers.base import InnerLayers
+from keras_vit.layers.positions import LearnedPositionEmbedding
 from keras_vit.models import VisionTransformer
 from keras_vit.models.tuning import describe_frozen, freeze_again
-from keras_vit.models.vit import check_vision_transformer, position_layers
+from keras_vit.models.vit import check_vision_transformer
 from keras_vit.pretraining.targets import cut_grid, join_grid
 
 LARGEST_PERIOD = 10_000
@@ -29,7 +27,7 @@ class PretrainingModel(keras.Model):
         outputs: The outputs, for the input of the encoder.
         options: What `get_config` returns beside the encoder.
         name: Name of the model.
-        edits: Made the layers beside the encoder, see `Edits`.
+        inner: Made the layers beside the encoder.
     """
 
     has_hits = False  # Whether `compute_hits` is possible.
@@ -40,10 +38,10 @@ class PretrainingModel(keras.Model):
         outputs: dict,
         options: dict,
         name: str,
-        edits: Edits,
+        inner: InnerLayers,
     ):
         super().__init__(encoder.inputs[0], outputs, name=name)
-        self.edits = edits
+        self.inner = inner
         self.dtype_policy = encoder.dtype_policy
         # Keras would track an attribute, and train the layers of the encoder
         # that nothing of this model depends on.
@@ -89,15 +87,10 @@ class PretrainingModel(keras.Model):
     def reconstruct(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return images without their hidden patches, and with predicted ones.
 
-        Shapes:
-            images: (B, H, W, C). returns: the same, both.
+        Hidden patches have the value 0 in the first, and the predictions in
+        the second.
 
-        Args:
-            images: The images, normalised.
-
-        Returns:
-            The images with hidden patches of value 0, and those with the
-            predictions in their place.
+        Shapes: images: (B, H, W, C), normalised. returns: the same, both.
         """
         images = np.asarray(images, "float32")
         found = self(images, training=False)
@@ -120,7 +113,7 @@ class PretrainingModel(keras.Model):
             "encoder": keras.saving.serialize_keras_object(encoder),
             **options,
             "name": self.name,
-            **self.edits.find(self.layers),
+            **self.inner.find_edits(self.layers),
             **describe_frozen(self),
         }
 
@@ -144,31 +137,32 @@ def check_encoder(encoder):
     """Raise a ValueError unless patches of `encoder` can be hidden."""
     check_vision_transformer(encoder)
     config = encoder.config
-    if config.stem_stages is not None:
-        raise ValueError(
-            "`encoder` must have no stem, whose convolutions see the pixels "
-            f"of neighbouring patches. Received: stem_stages="
-            f"{config.stem_stages}"
-        )
-    if config.use_dynamic_image_size:
-        raise ValueError(
-            "`encoder` must have one image size; use `with_image_size`. "
-            "Received: use_dynamic_image_size=True"
-        )
-    if any(side % config.patch_size for side in config.image_size):
-        raise ValueError(
-            "`encoder` must have patches that fill its images, because their "
-            "pixels are reconstructed; use `with_image_size`. Received: "
-            f"image_size={config.image_size}, patch_size={config.patch_size}"
-        )
+    rests = [side % config.patch_size for side in config.image_size]
+    for is_wrong, rule, *fields in (
+        (
+            config.stem_stages is not None,
+            "no stem, whose convolutions see the pixels of other patches",
+            "stem_stages",
+        ),
+        (
+            config.use_dynamic_image_size,
+            "one image size; use `with_image_size`",
+            "use_dynamic_image_size",
+        ),
+        (
+            any(rests),
+            "patches that fill its images, because their pixels are "
+            "reconstructed; use `with_image_size`",
+            *("image_size", "patch_size"),
+        ),
+    ):
+        if is_wrong:
+            found = ", ".join(f"{n}={getattr(config, n)}" for n in fields)
+            raise ValueError(f"`encoder` must have {rule}. Received: {found}")
 
 
 def count_hidden(config, mask_ratio: float) -> int:
-    """Return the number of hidden patches of an image.
-
-    Raises:
-        ValueError: If none is hidden, or none is left.
-    """
+    """Return the number of hidden patches, which is not none and not all."""
     total = config.grid_size[0] * config.grid_size[1]
     hidden = total - int(total * (1 - mask_ratio))
     if not (0 < mask_ratio < 1 and 0 < hidden < total):
@@ -177,22 +171,6 @@ def count_hidden(config, mask_ratio: float) -> int:
             f"{total} but not all. Received: mask_ratio={mask_ratio}"
         )
     return hidden
-
-
-def block_inputs(encoder: VisionTransformer) -> tuple:
-    """Return the symbolic tokens before the first block, and the positions.
-
-    Returns:
-        Tokens (B, T, D), and what each block gets beside them: a list of
-        dictionaries of tensors; see `position_layers`.
-    """
-    inputs = encoder.get_layer("block_00").input
-    tokens = inputs[0] if isinstance(inputs, list) else inputs
-    positions = [
-        {key: encoder.get_layer(name).output for key, name in row.items()}
-        for row in position_layers(encoder.config)
-    ]
-    return tokens, positions
 
 
 def last_layer(encoder: VisionTransformer):

@@ -6,7 +6,7 @@ All functions take arrays or symbolic tensors.
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.dtypes import wide
+from keras_vit.layers.base import wide
 from keras_vit.models import ViTConfig
 
 BITS = 3  # Of the colour of a channel.
@@ -68,11 +68,6 @@ def color_classes(images, config: ViTConfig, cells: int):
     Shapes:
         images: (B, H, W, C), normalised as `config.preprocessing` says.
         returns: (B, N, cells * cells), integers below 8^C.
-
-    Args:
-        images: The images.
-        config: The configuration of the model.
-        cells: Number of cells in a row of a patch.
 
     Raises:
         ValueError: If a patch is not a whole number of cells.

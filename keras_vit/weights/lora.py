@@ -2,7 +2,7 @@
 
 import os
 
-from keras_vit.layers.dtypes import as_float32
+from keras_vit.layers.base import as_float32
 from keras_vit.models.tuning import (
     check_lora,
     describe_lora,

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from keras_vit.arguments import as_whole
-from keras_vit.layers.dtypes import is_quantized
+from keras_vit.layers.base import is_quantized
 from keras_vit.layers.resize import (
     RESIZES,
     adapt_channels,

@@ -15,7 +15,7 @@ import numpy as np
 
 from keras_vit.files import draft_folder
 from keras_vit.layers import ROTARY_POSITIONS
-from keras_vit.layers.dtypes import as_float32, is_quantized
+from keras_vit.layers.base import as_float32, is_quantized
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.tuning import merged_values
 from keras_vit.models.vit import VisionTransformer, check_vision_transformer

@@ -13,8 +13,7 @@ from keras_vit.analysis import (
 )
 from keras_vit.models.features import record_pass
 from tests.analysis.cases import CHOICES, images_of, model_of
-from tests.layers.test_mlp_block import FORMULAS
-from tests.layers.test_transformer_block import layer_norm
+from tests.layers.references import ACTIVATIONS, normalize
 from tests.tiny import noise, randomize, tiny_config, to_numpy
 
 TINY = {"width": 8, "num_heads": 2, "mlp_dim": 10, "image_size": (8, 24)}
@@ -38,17 +37,17 @@ def logits_in_numpy(model, tokens, shifts):
     """Return the logits of one image (T, D), its attention shifted."""
     for index, shift in enumerate(shifts):
         block = model.get_layer(f"block_{index:02d}")
-        x = layer_norm(tokens, *weights_of(block.attention_norm), 1e-6)
+        x = normalize(tokens, *weights_of(block.attention_norm))
         kernel, bias, out_kernel, out_bias = weights_of(block.attention)
         q, k, v = ((x @ kernel + bias).reshape(-1, 3, 2, 4)).swapaxes(0, 1)
         scores = np.einsum("qhd,khd->hqk", q, k) / 4**0.5
         mixed = np.einsum("hqk,khd->qhd", softmax(scores, -1) + shift, v)
         tokens = tokens + mixed.reshape(-1, 8) @ out_kernel + out_bias
         kernel1, bias1, kernel2, bias2 = weights_of(block.mlp)
-        x = layer_norm(tokens, *weights_of(block.mlp_norm), 1e-6)
-        hidden = FORMULAS[block.activation](x @ kernel1 + bias1)
+        x = normalize(tokens, *weights_of(block.mlp_norm))
+        hidden = ACTIVATIONS[block.activation](x @ kernel1 + bias1)
         tokens = tokens + hidden @ kernel2 + bias2
-    x = layer_norm(tokens, *weights_of(model.get_layer("encoder_norm")), 1e-6)
+    x = normalize(tokens, *weights_of(model.get_layer("encoder_norm")))
     x = x[0] if model.config.use_class_token else x.mean(axis=0)
     kernel, bias = weights_of(model.get_layer("predictions"))
     return x @ kernel + bias

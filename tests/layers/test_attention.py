@@ -174,44 +174,6 @@ def test_products_in_bfloat16_are_those_of_the_kernel(
         np.testing.assert_allclose(found, dx, rtol=0, atol=0.03)
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="The products of PyTorch.")
-def test_products_are_only_for_short_bfloat16_without_amx(monkeypatch):
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("A GPU has a fast kernel for all of them.")
-
-    def called(*args):
-        raise NotImplementedError
-
-    monkeypatch.setattr(kernels.own, "attend_by_products", called)
-    monkeypatch.setattr(kernels.own, "MOST_TOKENS_OF_PRODUCTS", LENGTH)
-
-    def run(dtype, length):
-        x = ops.cast(noise(1, length, WIDTH), dtype)
-        attend(x, x, x, num_heads=HEADS)
-
-    monkeypatch.setattr(kernels.own, "HAS_PLAIN_BFLOAT16", True)
-    with pytest.raises(NotImplementedError):
-        run("bfloat16", LENGTH)
-    run("bfloat16", LENGTH + 1)
-    run("float32", LENGTH)
-    monkeypatch.setattr(kernels.own, "HAS_PLAIN_BFLOAT16", False)
-    run("bfloat16", LENGTH)
-
-
-@pytest.mark.skipif(BACKEND != "torch", reason="The softmax of PyTorch.")
-def test_the_softmax_of_bfloat16_is_that_of_float32_rounded_once():
-    import torch
-
-    # As many equal logits as bfloat16 cannot count.
-    for logits in (torch.zeros(1, 1000), 3 * torch.randn(50, 197)):
-        logits = logits.bfloat16()
-        found = torch.softmax(logits, dim=-1)
-        expected = torch.softmax(logits.float(), dim=-1).bfloat16()
-        assert torch.equal(found, expected)
-
-
 @pytest.fixture
 def fake_gpu(monkeypatch):
     """Let XLA compute on the CPU what cuDNN would compute on a GPU."""

@@ -52,12 +52,6 @@ def test_a_quantized_projection_is_computed_as_such():
     )
 
 
-def test_an_input_of_another_type_is_cast():
-    layer = dense("mixed_bfloat16")
-    y = product(layer, ops.convert_to_tensor(noise(5, 6)))
-    assert keras.backend.standardize_dtype(y.dtype) == "bfloat16"
-
-
 def test_a_symbolic_input_makes_a_node_of_the_layer():
     inputs, layer = keras.KerasTensor((2, 6)), LayerNorm()
     layer.build((2, 6))

@@ -5,7 +5,8 @@ import pytest
 
 from keras_vit import layers
 from tests import contracts
-from tests.contracts import CASES, POLICIES
+from tests.contracts import POLICIES
+from tests.layers.cases import CASES
 from tests.tiny import tensorflow_only
 
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -16,42 +17,16 @@ each_of_images = pytest.mark.parametrize(
 )
 
 
-TABLES = (
-    "POOLINGS",
-    "POSITION_EMBEDDINGS",
-    "RELATIVE_POSITIONS",
-    "ROTARY_POSITIONS",
-)
-
-
-def test_every_public_layer_has_a_case():
-    public = {
-        member
-        for member in vars(layers).values()
-        if isinstance(member, type) and issubclass(member, keras.layers.Layer)
-    }
-    assert public == {
-        case.layer_class
-        for case in CASES.values()
-        if case.layer_class.__name__ in layers.__all__
-    }
-
-
-@pytest.mark.parametrize("table", TABLES)
-def test_every_row_of_a_table_of_layers_has_a_case(table):
-    for name, layer_class in getattr(layers, table).items():
-        if layer_class is not None:
-            assert CASES[name].layer_class is layer_class
-
-
-def test_every_norm_has_a_case():
-    cases = {case.layer_class for case in CASES.values()}
-    assert set(layers.NORMS.values()) <= cases
-
-
-def test_every_activation_has_a_case():
-    for activation in layers.ACTIVATIONS:
-        assert CASES[f"mlp_{activation}"].kwargs["activation"] == activation
+def test_every_layer_and_every_row_of_a_table_has_a_case():
+    known = {case.layer_class for case in CASES.values()}
+    for member in vars(layers).values():
+        if isinstance(member, type) and issubclass(member, keras.layers.Layer):
+            assert member in known
+    for table in (
+        *("POOLINGS", "POSITION_EMBEDDINGS", "NORMS"),
+        *("RELATIVE_POSITIONS", "ROTARY_POSITIONS"),
+    ):
+        assert set(getattr(layers, table).values()) - {None} <= known
 
 
 @each_of_images

@@ -1,7 +1,6 @@
 """The rules of resizing, and of patch kernels, against other code."""
 
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from keras_vit.layers.resize import (
 )
 from tests.tiny import noise, to_numpy
 
-SIZES = range(1, 25)
+SIZES = range(1, 17)
 each_rule = pytest.mark.parametrize("method", RESIZES)
 # (old, new): to more and to fewer, by whole numbers and not.
 PAIRS = [(1, 4), (2, 3), (4, 8), (7, 12), (14, 24), (5, 1), (6, 3), (24, 14)]
@@ -33,37 +32,6 @@ def patch_matrix(method, new, old):
 # ------------------------------------------------------------------ the rules
 
 
-def test_the_rules_are_those_of_the_documentation():
-    assert list(RESIZES) == [
-        "official",
-        "bilinear",
-        "bilinear_square",
-        "official_square",
-        "bicubic",
-        "bicubic_offset",
-        "bicubic_antialias",
-        "bicubic_antialias_square",
-        "bilinear_antialias",
-    ]
-
-
-@pytest.mark.parametrize("old", SIZES)
-def test_official_is_zoom_of_scipy(old):
-    zoom = pytest.importorskip("scipy.ndimage").zoom
-    rows = np.eye(old)
-    for new in SIZES:
-        # mode="nearest": with its default scipy writes zeros into the last
-        # row for some sizes, such as 7 to 4.
-        expected = zoom(rows, (new / old, 1), order=1, mode="nearest")
-        assert expected.shape == (new, old)
-        np.testing.assert_allclose(
-            RESIZES["official"](new, old),
-            expected,
-            atol=1e-12,
-            err_msg=f"{new}",
-        )
-
-
 @pytest.mark.parametrize("old", SIZES)
 def test_official_is_a_formula_for_every_size(old):
     for new in SIZES:
@@ -77,40 +45,6 @@ def test_official_is_a_formula_for_every_size(old):
         np.testing.assert_array_equal(matrix[0], np.eye(old)[0])
         if new > 1:
             np.testing.assert_array_equal(matrix[-1], np.eye(old)[-1])
-
-
-@each_pair
-def test_bilinear_is_a_formula(old, new):
-    # Half-pixel centres: sample i of `new` lies at (i + 1/2) old / new - 1/2,
-    # between its two neighbours; beyond the border is the border.
-    expected = np.zeros((new, old))
-    for i in range(new):
-        at = min(max((i + 0.5) * old / new - 0.5, 0), old - 1)
-        low = math.floor(at)
-        expected[i, low] += 1 - (at - low)
-        expected[i, min(low + 1, old - 1)] += at - low
-    matrix = RESIZES["bilinear"](new, old)
-    np.testing.assert_allclose(matrix, expected, atol=1e-12)
-
-
-def test_bilinear_from_two_to_four_by_hand():
-    np.testing.assert_allclose(
-        RESIZES["bilinear"](4, 2),
-        [[1, 0], [0.75, 0.25], [0.25, 0.75], [0, 1]],
-    )
-
-
-def test_bicubic_from_two_to_four_by_hand():
-    # Keys' kernel with a = -3/4 at 0.25, 0.75, 1.25 and 1.75; what lies
-    # beyond the border is added to the border.
-    near, mid, far, last = 0.87890625, 0.26171875, -0.10546875, -0.03515625
-    first, second = mid + last + near, far
-    np.testing.assert_allclose(near + mid + far + last, 1)
-    matrix = RESIZES["bicubic"](4, 2)
-    np.testing.assert_allclose(matrix[1], [near + far, mid + last])
-    # Row 0 lies 0.25 before pixel 0.
-    np.testing.assert_allclose(matrix[0], [first, second])
-    np.testing.assert_allclose(matrix[::-1, ::-1], matrix)
 
 
 @each_pair
@@ -197,60 +131,15 @@ def test_bicubic_antialias_is_resize_of_pillow(old, new):
 
 
 @each_rule
-def test_every_row_sums_to_one(method):
+def test_every_row_sums_to_one_and_an_equal_size_is_the_identity(method):
     for old, new in itertools.product(SIZES, SIZES):
         matrix = RESIZES[method](new, old)
         assert matrix.shape == (new, old)
         np.testing.assert_allclose(matrix.sum(axis=1), 1, atol=1e-12)
-
-
-@each_rule
-def test_an_equal_size_is_the_identity(method):
-    for size in SIZES:
-        np.testing.assert_allclose(
-            RESIZES[method](size, size), np.eye(size), atol=1e-12
-        )
-
-
-@each_rule
-def test_a_rule_has_no_left_and_no_right(method):
-    for old, new in itertools.product(SIZES, SIZES):
-        if method.startswith("official") and new == 1:
-            continue  # It reads the first row.
-        matrix = RESIZES[method](new, old)
-        np.testing.assert_allclose(matrix[::-1, ::-1], matrix, atol=1e-12)
-
-
-# Keys' kernel keeps ramps with a = -1/2 only, PyTorch's has a = -3/4; and
-# kernels that are stretched and sampled keep them nearly.
-@pytest.mark.parametrize(
-    ("method", "atol"),
-    [("bilinear", 1e-12), ("bicubic", 0.1), ("bicubic_antialias", 0.02)],
-)
-@pytest.mark.parametrize(("old", "new"), [(8, 20), (12, 9), (16, 8)])
-def test_a_ramp_stays_a_ramp_inside(method, atol, old, new):
-    ramp = RESIZES[method](new, old) @ np.arange(old)
-    at = (np.arange(new) + 0.5) * old / new - 0.5
-    reach = 2 * max(old / new, 1)  # Of the kernel, in rows.
-    inner = (at >= reach) & (at <= old - 1 - reach)
-    assert inner.sum() >= 4
-    np.testing.assert_allclose(ramp[inner], at[inner], rtol=0, atol=atol)
-
-
-@pytest.mark.parametrize(("old", "new"), [(8, 20), (12, 9), (2, 24)])
-def test_official_keeps_a_ramp_to_the_border(old, new):
-    ramp = RESIZES["official"](new, old) @ np.arange(old)
-    np.testing.assert_allclose(ramp, np.linspace(0, old - 1, new), atol=1e-12)
-
-
-def test_the_rules_differ():
-    for one, other in itertools.combinations(RESIZES, 2):
-        # Antialiasing matters if positions become fewer, and squares are cut
-        # if they become a rectangle.
-        matrices = []
-        for rule in (RESIZES[one], RESIZES[other]):
-            matrices.append(rule(4, 6, rule.whole_sizes((4, 5), (6, 6))[0]))
-        assert np.abs(matrices[0] - matrices[1]).max() > 0.01
+        if old == new:
+            np.testing.assert_allclose(matrix, np.eye(old), atol=1e-12)
+    with pytest.raises(ValueError, match="`patch_resize` must be one of"):
+        resize_patch_kernel(noise(2, 2, 1, 1), 4, "area")
 
 
 @each_rule
@@ -296,38 +185,6 @@ def test_a_kernel_is_the_best_there_is(method, old, new):
     actual = resize_patch_kernel(kernel, new, method)
     np.testing.assert_allclose(
         actual, expected.reshape(new, new, 2, 3), atol=1e-10
-    )
-
-
-@each_rule
-def test_a_kernel_of_the_same_size_stays(method):
-    kernel = noise(4, 4, 3, 5)
-    before = kernel.copy()
-    actual = resize_patch_kernel(kernel, 4, method)
-    np.testing.assert_allclose(actual, kernel, atol=1e-6)
-    np.testing.assert_array_equal(kernel, before)
-
-
-@each_rule
-def test_a_kernel_comes_back(method):
-    kernel = noise(4, 4, 1, 2)
-    larger = resize_patch_kernel(kernel, 8, method)
-    assert larger.shape == (8, 8, 1, 2)
-    # A constant image has the same token at every size.
-    np.testing.assert_allclose(
-        larger.sum(axis=(0, 1)), kernel.sum(axis=(0, 1)), atol=1e-5
-    )
-
-
-def test_an_unknown_rule_of_patches_is_an_error():
-    with pytest.raises(ValueError) as error:
-        resize_patch_kernel(noise(2, 2, 1, 1), 4, "area")
-    assert str(error.value) == (
-        "`patch_resize` must be one of 'official', 'bilinear', "
-        "'bilinear_square', 'official_square', 'bicubic', 'bicubic_offset', "
-        "'bicubic_antialias', 'bicubic_antialias_square', "
-        "'bilinear_antialias'. Received: "
-        "patch_resize='area'"
     )
 
 

@@ -181,7 +181,7 @@ def test_mistakes_are_named():
     with pytest.raises(ValueError, match="cut already. Received: patch_size=4"):
         flexible(cut_patches(noise(1, 32, 32, 3), 8), patch_size=4)
     for size in (0, -4, 8.5):
-        with pytest.raises(ValueError, match=f"positive.*patch_size={size}"):
+        with pytest.raises(ValueError, match=f"`patch_size`.*={size}"):
             flexible(noise(1, 32, 32, 3), patch_size=size)
     with pytest.raises(ValueError, match="of 3 channels.*16, 64"):
         flexible(noise(1, 32, 32, 1))

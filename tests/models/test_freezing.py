@@ -120,7 +120,7 @@ def test_norms_and_biases_are_trained_wherever_they_are():
     model = make(pooling="map", stem_stages=(1,), patch_size=2)
     model.freeze(keep=("norms", "biases"))
     assert {path.split("/")[-1] for path in trained(model)} == {
-        *("gamma", "beta", "bias"),
+        *("gamma", "beta", "bias")
     }
     assert "pooling/norm/gamma" in trained(model)
     assert "block_01/attention/qkv/bias" in trained(model)
@@ -180,7 +180,7 @@ def test_a_new_head_is_trained():
     model = make()
     model.freeze(keep=())
     assert trained(model.with_num_classes(3)) == {
-        *("predictions/kernel", "predictions/bias"),
+        *("predictions/kernel", "predictions/bias")
     }
 
 

@@ -16,7 +16,6 @@ from keras_vit.models.features import (
     run_with_scores,
     split_at_last_block,
 )
-from tests.layers.test_transformer_block import block_in_numpy
 from tests.tiny import (
     LATER_KINDS,
     PAPER_POSITIONS,
@@ -34,15 +33,6 @@ def block():
     block = TransformerBlock(3, 20, use_remat=True, **dict.fromkeys(rates, 0.5))
     block.build((None, 5, 12))
     return randomize(block)
-
-
-def test_a_block_with_scores_equals_the_equations_of_the_paper(block):
-    x = noise(2, 5, 12)
-    y, scores = run_with_scores(block, x)
-    expected, expected_scores = block_in_numpy(block, x)
-    np.testing.assert_allclose(to_numpy(y), expected, atol=1e-5)
-    np.testing.assert_allclose(to_numpy(scores), expected_scores, atol=1e-6)
-    np.testing.assert_array_equal(to_numpy(block(x)), to_numpy(y))
 
 
 def test_changed_scores_weigh_the_values(block):
@@ -88,19 +78,6 @@ def test_the_class_token_alone_is_as_among_all_tokens(block):
     np.testing.assert_allclose(to_numpy(y), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_the_parts_keep_the_compute_type_of_the_block(policy):
-    block = TransformerBlock(3, 20, dtype=policy)
-    block.build((None, 5, 12))
-    x = keras.ops.cast(noise(2, 5, 12), block.compute_dtype)
-    y, scores = run_with_scores(randomize(block), x)
-    np.testing.assert_array_equal(to_numpy(y), to_numpy(block(x)))
-    for tensor in (y, scores, block(x, num_queries=1)):
-        assert (
-            keras.backend.standardize_dtype(tensor.dtype) == block.compute_dtype
-        )
-
-
 KINDS = {**LATER_KINDS, **PAPER_POSITIONS}
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -117,7 +94,7 @@ def test_models_of_other_families_run_from_their_parts(kind):
     np.testing.assert_array_equal(
         to_numpy(scores), to_numpy(attention_scores(model, images)[-1])
     )
-    *_, (last, _) = run_blocks(model, *enter_blocks(model, images))
+    *_, (last, _) = run_blocks(model, images)
     np.testing.assert_allclose(to_numpy(last), to_numpy(x), atol=1e-6)
     for layer in layers_after_blocks(model):
         x = layer(x)
@@ -152,7 +129,7 @@ def test_a_new_branch_of_a_block_is_missing_nowhere(monkeypatch):
         record_pass(model, images).logits,
     ):
         np.testing.assert_allclose(to_numpy(answer), expected, atol=1e-4)
-    *_, (tokens, _) = run_blocks(model, *enter_blocks(model, images))
+    *_, (tokens, _) = run_blocks(model, images)
     [features] = model.features(images, blocks=[-1], as_grid=False, norm=False)
     np.testing.assert_allclose(
         to_numpy(tokens)[:, 1:], to_numpy(features), atol=1e-4

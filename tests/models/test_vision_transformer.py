@@ -10,7 +10,6 @@ import pytest
 from keras_vit import VARIANTS, VisionTransformer
 from keras_vit.layers import POOLINGS, POSITION_EMBEDDINGS, TransformerBlock
 from keras_vit.layers.resize import resize_distances
-from keras_vit.weights.write import save_checkpoint
 from tests.tiny import (
     LATER_KINDS,
     PAPER_POSITIONS,
@@ -64,56 +63,78 @@ def assert_same_answer(actual, expected, x):
     np.testing.assert_array_equal(to_numpy(actual(x)), to_numpy(expected(x)))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 @each_config
-def test_config_round_trip(choices):
-    model = VisionTransformer(tiny_config(**choices), name="chosen")
+def test_a_model_comes_back_in_every_way(choices, dtype, tmp_path):
+    model = randomize(
+        VisionTransformer(tiny_config(**choices), dtype=dtype, name="chosen")
+    )
+    model.save(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "model.weights.h5")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
     config = json.loads(json.dumps(model.get_config()))
     revived = VisionTransformer.from_config(config)
-    assert revived.config == model.config
-    assert revived.get_config() == model.get_config()
-    assert revived.name == "chosen"
-
-
-@each_config
-def test_saved_model_reloads_exactly(choices, tmp_path):
-    model = build(**choices)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert type(loaded) is VisionTransformer
-    assert loaded.config == model.config
-    assert_same_answer(loaded, model, images(model))
-
-
-@each_config
-def test_saved_weights_reload_exactly(choices, tmp_path):
-    model = build(**choices)
-    model.save_weights(tmp_path / "model.weights.h5")
-    other = VisionTransformer(model.config)
-    other.load_weights(tmp_path / "model.weights.h5")
-    assert_same_answer(other, model, images(model))
-
-
-@each_config
-def test_a_clone_answers_the_same_with_the_same_weights(choices):
-    model = build(**choices)
+    revived.load_weights(tmp_path / "model.weights.h5")
     clone = keras.models.clone_model(model)
     clone.set_weights(model.get_weights())
-    assert [w.path for w in clone.weights] == [w.path for w in model.weights]
-    assert_same_answer(clone, model, images(model))
+    same = model.with_image_size(model.config.image_size)
+    for other in (loaded, revived, clone, same):
+        assert [w.path for w in other.weights] == [
+            w.path for w in model.weights
+        ]
+        assert_same_answer(other, model, images(model))
+    for other in (loaded, revived, same):
+        assert type(other) is VisionTransformer
+        assert other.config == model.config
+        assert other.get_config() == model.get_config()
+    # Names are an interface: checkpoints and users refer to them.
+    name = next(key for key in CONFIGS if CONFIGS[key] is choices)
+    golden = json.loads(NAMES.read_text())[name]
+    # Order counts: set_weights and get_weights follow it.
+    found = {w.path: list(w.shape) for w in model.weights}
+    assert list(found.items()) == list(golden["weights"].items())
+    assert names_in(tmp_path / "model.weights.h5") == golden["weights_h5"]
+
+
+@pytest.mark.parametrize("kind", LATER_KINDS)
+def test_another_image_size_of_other_families(kind):
+    model = build(**LATER_KINDS[kind])
+    other = model.with_image_size((48, 40))
+    assert np.isfinite(to_numpy(other(images(other)))).all()
+    assert other.config.grid_size == (6, 5)
+    for name in ("relative_positions_00", "relative_positions_01"):
+        if kind == "beit":
+            old, new = (
+                to_numpy(x.get_layer(name).table) for x in (model, other)
+            )
+            resize = model.config.position_resize
+            expected = resize_distances(old, (4, 4), (6, 5), resize)
+            np.testing.assert_array_equal(new, expected)
+    again = other.with_image_size((48, 40))
+    assert_same_answer(again, other, images(other))
 
 
 @pytest.mark.parametrize(
-    "layer_name",
+    "choices",
     [
-        "patch_encoder",
-        "class_token",
-        "position_embedding",
-        "block_00",
-        "block_01",
-        "encoder_norm",
-        "pooling",
-        "pre_logits",
+        *({"position_embedding": name} for name in POSITION_EMBEDDINGS),
+        *({"pooling": name} for name in POOLINGS),
     ],
+    ids=str,
+)
+def test_every_row_builds_and_answers(choices):
+    is_distilled = choices.get("pooling") == "distilled"
+    model = build(depth=1, use_distillation_token=is_distilled, **choices)
+    length = model.config.num_prefix_tokens + 16
+    expected = (2, length, 7) if choices.get("pooling") == "none" else (2, 7)
+    y = to_numpy(model(images(model)))
+    assert y.shape == expected
+    assert model.output_shape == (None, *expected[1:])
+    assert np.isfinite(y).all()
+
+
+@pytest.mark.parametrize(
+    "layer_name", ["patch_encoder", "block_00", "pre_logits"]
 )
 def test_a_submodel_by_layer_name_reloads_exactly(layer_name, tmp_path):
     model = build(representation_size=5)
@@ -121,44 +142,6 @@ def test_a_submodel_by_layer_name_reloads_exactly(layer_name, tmp_path):
     part.save(tmp_path / "part.keras")
     loaded = keras.saving.load_model(tmp_path / "part.keras")
     assert_same_answer(loaded, part, images(model))
-
-
-@pytest.mark.parametrize("position_embedding", POSITION_EMBEDDINGS)
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_every_pair_of_rows_builds_and_answers(position_embedding, pooling):
-    model = build(
-        depth=1,
-        position_embedding=position_embedding,
-        pooling=pooling,
-        use_distillation_token=pooling == "distilled",
-    )
-    length = model.config.num_prefix_tokens + 16
-    expected = (2, length, 7) if pooling == "none" else (2, 7)
-    y = to_numpy(model(images(model)))
-    assert y.shape == expected
-    assert model.output_shape == (None, *expected[1:])
-    assert np.isfinite(y).all()
-
-
-def test_the_summary_has_one_line_a_block():
-    lines = []
-    VisionTransformer(tiny_config()).summary(print_fn=lines.append)
-    text = "\n".join(str(line) for line in lines)
-    for name in ("block_00", "block_01", "patch_encoder", "predictions"):
-        assert text.count(f"{name} ") == 1
-    # Borders and totals aside, a layer is a row; no row is unnamed.
-    layers = VisionTransformer(tiny_config()).layers
-    assert [layer.name for layer in layers] == [
-        "images",
-        "patch_encoder",
-        "class_token",
-        "position_embedding",
-        "block_00",
-        "block_01",
-        "encoder_norm",
-        "pooling",
-        "predictions",
-    ]
 
 
 def test_the_representation_layer_is_a_tanh_before_the_head():
@@ -191,11 +174,6 @@ def test_stochastic_depth_grows_linearly_to_its_rate():
     np.testing.assert_allclose(rates, [0, 0.05, 0.1, 0.15, 0.2])
 
 
-def test_stochastic_depth_of_a_single_block_is_off():
-    model = VisionTransformer(tiny_config(depth=1, stochastic_depth_rate=0.2))
-    assert model.get_layer("block_00").stochastic_depth_rate == 0
-
-
 def test_rates_reach_every_block_and_act_in_training_only():
     keras.utils.set_random_seed(0)
     model = build(dropout_rate=0.2, attention_dropout_rate=0.3)
@@ -211,14 +189,6 @@ def test_rates_reach_every_block_and_act_in_training_only():
 
 
 # With another image size.
-
-
-@pytest.mark.parametrize("position_embedding", POSITION_EMBEDDINGS)
-def test_an_equal_image_size_gives_the_same_model(position_embedding):
-    model = build(position_embedding=position_embedding)
-    same = model.with_image_size(32)
-    assert same is not model
-    assert_same_answer(same, model, images(model))
 
 
 @pytest.mark.parametrize("position_embedding", POSITION_EMBEDDINGS)
@@ -321,27 +291,12 @@ def test_a_subclass_keeps_its_class_or_is_told_what_it_lacks():
         Fixed().with_image_size(48)
 
 
-def test_part_of_a_block_stays_frozen_in_a_resized_model():
-    model = build()
-    model.get_layer("block_00").attention.trainable = False
-    resized = model.with_image_size(16)
-    assert [w.path for w in resized.trainable_weights] == [
-        w.path for w in model.trainable_weights
-    ]
-
-
 def test_an_image_size_of_parts_of_patches_is_an_error():
     with pytest.raises(ValueError, match="`patch_size` must divide the image"):
         build().with_image_size((32, 36))
 
 
 # Wrong images.
-
-
-def test_another_image_size_is_an_error():
-    model = build()
-    with pytest.raises(ValueError, match="shape"):
-        model(noise(4, 16, 16, 3))
 
 
 @tensorflow_only
@@ -377,15 +332,6 @@ def test_logits_are_float32_under_mixed_precision(choices, policy):
         np.abs(to_numpy(y) - expected).max()
         < tolerance * np.abs(expected).max()
     )
-
-
-def test_a_mixed_precision_model_reloads_exactly(tmp_path):
-    model = build(dtype="mixed_bfloat16")
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert loaded.get_layer("block_00").compute_dtype == "bfloat16"
-    assert loaded.get_layer("predictions").compute_dtype == "float32"
-    assert_same_answer(loaded, model, images(model))
 
 
 def test_the_global_policy_is_the_default():
@@ -438,31 +384,6 @@ def test_a_submodel_of_a_quantized_model_reloads_exactly(layer_name, tmp_path):
     assert_same_answer(loaded, part, images(model))
 
 
-def test_a_quantized_block_in_a_plain_functional_model_reloads(tmp_path):
-    tokens = keras.Input((5, 12))
-    block = TransformerBlock(num_heads=3, mlp_dim=20, name="block")
-    model = randomize(keras.Model(tokens, block(tokens)))
-    model.quantize("int8")
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert_same_answer(loaded, model, noise(2, 5, 12))
-
-
-def test_a_reloaded_quantized_model_can_be_saved_again(tmp_path):
-    model = quantized("plain")
-    for name in ("first.keras", "second.keras"):
-        model.save(tmp_path / name)
-        loaded = keras.saving.load_model(tmp_path / name)
-        assert_same_answer(loaded, model, images(model))
-        model = loaded
-
-
-def test_a_quantized_model_takes_another_image_size():
-    model = quantized("plain")
-    same = model.with_image_size(32)
-    assert_same_answer(same, model, images(model))
-
-
 @pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
 def test_the_copy_of_a_quantized_model_keeps_every_weight(mode):
     """Keras has those of float8 in another order, once it builds them anew."""
@@ -481,38 +402,20 @@ def test_the_copy_of_a_quantized_model_keeps_every_weight(mode):
     assert_same_answer(same, model, images(model))
 
 
-# Names are an interface: checkpoints and users refer to them.
-
-
-def names_of(model, folder):
-    """Return the path and shape of each weight, in memory and in the file."""
+def names_in(path):
+    """Return the path and shape of each weight in the file."""
     import h5py
 
-    path = folder / "names.weights.h5"
-    model.save_weights(path)
-    in_file = {}
+    found = {}
     with h5py.File(path) as file:
         file.visititems(
             lambda name, item: (
-                in_file.update({name: list(item.shape)})
+                found.update({name: list(item.shape)})
                 if isinstance(item, h5py.Dataset)
                 else None
             )
         )
-    return {
-        "weights": {w.path: list(w.shape) for w in model.weights},
-        "weights_h5": in_file,
-    }
-
-
-@each_config
-def test_names_of_weights_stay_as_they_are(choices, tmp_path):
-    name = next(key for key in CONFIGS if CONFIGS[key] is choices)
-    golden = json.loads(NAMES.read_text())[name]
-    actual = names_of(VisionTransformer(tiny_config(**choices)), tmp_path)
-    # Order counts: set_weights and get_weights follow it.
-    assert list(actual["weights"].items()) == list(golden["weights"].items())
-    assert actual["weights_h5"] == golden["weights_h5"]
+    return found
 
 
 def test_registered_names_stay_as_they_are():
@@ -534,23 +437,6 @@ def test_registered_names_stay_as_they_are():
         "keras_vit>TransformerBlock",
         "keras_vit>VisionTransformer",
     }
-
-
-def test_a_table_of_relative_positions_is_resized():
-    config = tiny_config(**LATER_KINDS["beit"])
-    model = randomize(VisionTransformer(config))
-    larger = model.with_image_size((48, 40))
-    assert larger.config.grid_size == (6, 5)
-    for index in range(2):
-        name = f"relative_positions_{index:02d}"
-        old, new = (to_numpy(x.get_layer(name).table) for x in (model, larger))
-        np.testing.assert_array_equal(new[-3:], old[-3:])
-        # Patches beside each other, in the same order.
-        expected = resize_distances(old, (4, 4), (6, 5), config.position_resize)
-        np.testing.assert_array_equal(new, expected)
-    again = larger.with_image_size((48, 40))
-    x = noise(1, 48, 40, 3)
-    np.testing.assert_array_equal(to_numpy(again(x)), to_numpy(larger(x)))
 
 
 @pytest.mark.parametrize("kind", ["every_block", "every_block_shared"])
@@ -605,27 +491,6 @@ def test_other_positions_are_saved_and_trained(kind, tmp_path):
             assert (to_numpy(weight) != before[weight.path]).any()
 
 
-@pytest.mark.parametrize("layout", ["official", "timm", "huggingface"])
-@pytest.mark.parametrize("kind", PAPER_POSITIONS)
-def test_other_libraries_do_not_know_these_positions(kind, layout, tmp_path):
-    model = build(**PAPER_POSITIONS[kind])
-    name = "model" if layout == "huggingface" else "model.npz"
-    with pytest.raises(ValueError, match="position"):
-        save_checkpoint(model, tmp_path / name, layout=layout)
-
-
-@pytest.mark.parametrize("kind", LATER_KINDS)
-def test_models_of_other_families_for_another_image_size(kind):
-    """A copy there and back is the same model, but for rounding."""
-    model = build(**LATER_KINDS[kind])
-    other = model.with_image_size((48, 32))
-    assert np.isfinite(to_numpy(other(images(other)))).all()
-    assert other.config.grid_size == (6, 4)
-    x = images(model)
-    same = model.with_image_size(32)
-    np.testing.assert_array_equal(to_numpy(same(x)), to_numpy(model(x)))
-
-
 def test_fit_lowers_the_loss():
     keras.utils.set_random_seed(0)
     model = VisionTransformer(tiny_config(depth=1))
@@ -661,19 +526,6 @@ def test_gradients_repeat_to_the_bit():
         [g.numpy().tobytes() for g in gradient(x)] for _ in range(12)
     )
     assert all(other == first for other in others)
-
-
-def test_frozen_layers_stay_frozen(tmp_path):
-    model = VisionTransformer(tiny_config())
-    model.get_layer("block_00").trainable = False
-    model.get_layer("block_01").attention.trainable = False
-    want = len(model.trainable_variables)
-    model.save(tmp_path / "model.keras")
-    reloaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert len(reloaded.trainable_variables) == want
-    assert (
-        want == len(VisionTransformer(tiny_config()).trainable_variables) - 16
-    )
 
 
 def test_a_new_head_on_a_frozen_model_is_trained():

@@ -8,7 +8,7 @@ import dataclasses
 import keras
 
 from keras_vit import from_checkpoint
-from keras_vit.layers.pooling import needs_distillation_token
+from keras_vit.layers import POOLINGS
 from keras_vit.models import (
     VARIANTS,
     FlexibleVisionTransformer,
@@ -331,7 +331,8 @@ def _build_variant(recipe, channels, num_classes, dtype):
         "representation_size": recipe.representation_size,
         **_training_options(recipe),
     }
-    if needs_distillation_token(recipe.pooling):
+    pooling = POOLINGS.get(recipe.pooling)
+    if pooling and pooling.needed_token == "distillation":
         changes |= {"use_class_token": True, "use_distillation_token": True}
     config = dataclasses.replace(config, **_given(changes))
     return VisionTransformer(config, dtype=dtype)

@@ -71,7 +71,7 @@ def build_bit_resnet(
                 name=f"stage_{stage:02d}_unit_{unit:02d}",
             )
             x = layer(x)
-    x = group_norm("norm", EPSILONS, dtype, groups=groups)(x)
+    x = group_norm(EPSILONS, groups, dtype=dtype, name="norm")(x)
     x = keras.layers.ReLU(dtype=dtype, name="relu")(x)
     pool = keras.layers.GlobalAveragePooling2D
     x = pool("channels_last", dtype=dtype, name="pool")(x)  # (B, C)

@@ -34,7 +34,7 @@ from keras_vit.export.contract import (
     normalize_images,
     to_text,
 )
-from keras_vit.layers.dtypes import as_float32
+from keras_vit.layers.base import as_float32
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS, name_output
 from keras_vit.preprocessing.description import to_uint8
 from keras_vit.serving.tf_serving import (
