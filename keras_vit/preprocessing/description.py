@@ -100,7 +100,7 @@ class Preprocessing:
     @property
     def mean_and_deviation(self) -> Normalization:
         """Both numbers of each channel, or of all, as fractions of 255."""
-        return as_normalization(self.normalization)
+        return NORMALIZATIONS.get(self.normalization, self.normalization)
 
     @property
     def mean(self) -> tuple[float, ...]:

@@ -43,6 +43,10 @@ from keras_vit.weights.images import change_config
 
 HEADS = dict.fromkeys(("auto", "strict", "reset"))
 PATCH_BIAS, ROOT = "patch_encoder/bias", "stem/root_conv/kernel"
+OF_2020 = (
+    " The official ImageNet-21k files of 2020 were published without their "
+    "heads (google-research/vision_transformer, issues 10, 32 and 252)."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -340,7 +344,12 @@ class Plan(NamedTuple):
             value = step.make(self._read(step.places, stacks))
             weights[step.path].assign(value)
             if step.path == "predictions/kernel" and not value.any():
-                notes.append(_describe_zero_head(found.file.path, value.shape))
+                why = OF_2020 if value.shape[-1] == 21_843 else ""
+                notes.append(
+                    f"The head of {found.file.path} is all zeros: every class "
+                    f"gets the same score.{why} Fine-tune the head, or use the "
+                    "features before it."
+                )
             del value  # It would keep its stack while the next one is read.
         for path in self.reset:
             layer, name = path.split("/")
@@ -710,20 +719,6 @@ def _plan_token(found, path) -> Step:
 
 
 # ----------------------------------------------- differences from the source
-
-
-def _describe_zero_head(path, shape):
-    why = ""
-    if shape[-1] == 21_843:
-        why = (
-            " The official ImageNet-21k files of 2020 were published without "
-            "their heads (google-research/vision_transformer, issues 10, 32 "
-            "and 252)."
-        )
-    return (
-        f"The head of {path} is all zeros: every class gets the same score."
-        f"{why} Fine-tune the head, or use the features before it."
-    )
 
 
 def _describe_mismatches(theirs: ViTConfig, ours: ViTConfig) -> Iterator[str]:
