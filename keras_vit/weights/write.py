@@ -80,7 +80,8 @@ def save_checkpoint(
     if is_quantized(model):
         raise ValueError(
             "`model` is quantised, and a checkpoint has float32 weights. Pass "
-            f"the model that it was quantised from. Received: {model.name!r}"
+            "the model that it was quantised from. "
+            f"Received: model={model.name!r}"
         )
     path = pathlib.Path(path).expanduser()
     family = LAYOUTS[layout]
