@@ -97,7 +97,11 @@ def test_rounding_errors_in_the_mlps_of_b16_are_small(features, units):
 @pytest.mark.parametrize("argument", [0, 1, 2])
 def test_transformations_are_those_of_pytorch_s_product(transform, argument):
     inputs = [tensor.detach() for tensor in tensors()]
-    multiply = kernels_torch.find_onednn_product(*inputs[1:])
+    assert kernels_torch.find_onednn_product(*inputs[1:], inputs[0])
+
+    def product(bias, x, y):
+        multiply = kernels_torch.find_onednn_product(x, y, bias)
+        return (multiply or torch.addmm)(bias, x, y)
 
     def call(function):
         def of_one(tensor):
@@ -107,7 +111,7 @@ def test_transformations_are_those_of_pytorch_s_product(transform, argument):
 
         return transform(of_one)(inputs[argument]).numpy()
 
-    np.testing.assert_allclose(call(multiply), call(torch.addmm), atol=1e-4)
+    np.testing.assert_allclose(call(product), call(torch.addmm), atol=1e-4)
 
 
 @pytest.mark.parametrize("use_bias", [True, False])

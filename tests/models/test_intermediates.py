@@ -94,11 +94,12 @@ def test_models_of_other_families_run_from_their_parts(kind):
     np.testing.assert_array_equal(
         to_numpy(scores), to_numpy(attention_scores(model, images)[-1])
     )
+    # A fused kernel, such as PyTorch's, sums in another order than products.
     *_, (last, _) = run_blocks(model, images)
-    np.testing.assert_allclose(to_numpy(last), to_numpy(x), atol=1e-6)
+    np.testing.assert_allclose(to_numpy(last), to_numpy(x), atol=1e-5)
     for layer in layers_after_blocks(model):
         x = layer(x)
-    np.testing.assert_allclose(to_numpy(x), to_numpy(model(images)), atol=1e-6)
+    np.testing.assert_allclose(to_numpy(x), to_numpy(model(images)), atol=1e-5)
 
 
 @each_kind
