@@ -296,10 +296,11 @@ def connect(
             [[(label, probability), *_]] = client.classify(["digit.png"])
     """
     most = math.inf if grpc is None else MOST_GRPC_RETRIES
+    is_one = (url is None) != (grpc is None)
     is_http = (url or "http://").startswith(("http://", "https://"))
     is_pair = grpc is None or ("//" not in grpc and ":" in grpc)
     for name, value, is_right, rule in (
-        ("url", url, (url is None) != (grpc is None), "given, or `grpc`"),
+        ("url", url, is_one, "given without `grpc`, and None with it"),
         ("url", url, is_http, "http://... or https://..."),
         ("grpc", grpc, is_pair, "HOST:PORT"),
         ("label", label, None in (version, label), "None with a `version`"),

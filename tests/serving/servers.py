@@ -185,6 +185,8 @@ class RestServer:
                         return
                     if fault == "busy":
                         status, answer = 503, {"error": "the queue is full"}
+                    elif fault == "proxy":
+                        status = 502
                     elif fault == "garbage":
                         answer = "Please log in"
                     elif fault == "fewer":
@@ -193,6 +195,8 @@ class RestServer:
 
             def send(self, status, answer):
                 text = json.dumps(answer, indent=4).encode()
+                if status == 502:
+                    text = b"<h1>Bad Gateway</h1>"
                 with contextlib.suppress(ConnectionError):  # Nobody waits.
                     self.send_response(status)
                     self.send_header("Content-Length", str(len(text)))

@@ -17,6 +17,7 @@ from keras_vit.serving import (
     UnavailableError,
     VersionStatus,
     connect,
+    read_signatures,
 )
 from tests.ports import free_ports
 from tests.serving.made import SHAPE, SIGNATURES, make_files, make_images
@@ -268,6 +269,14 @@ def test_attempts_come_to_an_end(open_client, server):
     client.predict({"images": make_images(1)})
 
 
+def test_a_proxy_without_its_server(models):
+    with RestServer(models) as server:
+        server.faults.plan("proxy")
+        with connect(server.address, model="tiny", retries=0) as client:
+            with pytest.raises(UnavailableError, match="Bad Gateway"):
+                client.predict({"images": make_images(1)})
+
+
 def test_no_answer_in_time(open_client, server):
     client = open_client(retries=0, timeout=1.0)
     client.metadata()
@@ -288,6 +297,8 @@ def test_bad_requests_are_not_tried_again(open_client, server):
         assert server.faults.num_requests == before + 1
     with pytest.raises(ServingError, match="Unknown image|decode"):
         client.classify([make_files(1)[0], b"no image"])
+    with pytest.raises(ServingError, match="Unknown image|decode"):
+        client.predict({"image_bytes": ["no image"]}, "serve_bytes")
     # One part that is refused is the end of all.
     with pytest.raises(ServingError):
         open_client(batch_size=1).classify([*make_files(3), b"no image"])
@@ -370,6 +381,13 @@ def test_inputs_that_do_not_fit(open_client, server, inputs, signature, words):
     with pytest.raises(ValueError, match=words):
         open_client().predict(inputs, signature)
     assert server.faults.num_requests == 0
+
+
+def test_a_signature_of_any_number_of_axes():
+    info = {"dtype": "DT_RESOURCE", "tensor_shape": {"unknown_rank": True}}
+    signatures = {"s": {"inputs": {"x": info}}, "__init_op": {}}
+    spec = TensorSpec("DT_RESOURCE", None)
+    assert read_signatures(signatures) == {"s": Signature({"x": spec}, {})}
 
 
 def test_inputs_of_different_lengths():

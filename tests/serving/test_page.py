@@ -138,22 +138,16 @@ def test_requests_with_curl(checkout, models, here, subprocess_environment):
 
 
 @pytest.mark.slow
-def test_commands_of_the_check(checkout, here, subprocess_environment):
-    lines = [
-        line
-        for block in blocks("bash")
-        for line in block.replace("\\\n", " ").splitlines()
-        if "serve_check" in line
-    ]
-    assert len(lines) == 2
-    for line in lines:
-        python, *words = here(line).split()
-        assert python == ".venv/bin/python"
-        result = commands.run(
-            [*words, "--requests=5"], subprocess_environment, checkout
-        )
-        assert result.returncode == 0, result.stdout + result.stderr
-        assert result.stdout.count("| right |") == 2 + 3 * 4
+def test_the_check_over_grpc(checkout, here, subprocess_environment):
+    """tests/test_docs.py runs the command over REST, with the README."""
+    [block] = [x for x in blocks("bash") if "serve_check --grpc" in x]
+    line = block.replace("\\\n", " ").splitlines()[-1]
+    python, *words = here(line).split()
+    assert python == ".venv/bin/python"
+    words.append("--requests=5")
+    result = commands.run(words, subprocess_environment, checkout)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("| right |") == 2 + 3 * 4
 
 
 def test_python(checkout, models, here, monkeypatch, capsys):

@@ -55,6 +55,7 @@ FUNCTIONS = {
     "half": ({"x": spec("DT_HALF", -1)}, Y, lambda x: {"y": x}),
     "bfloat16": (X, Y, lambda x: {"y": np.ones(1, ml_dtypes.bfloat16)}),
     "broken": (X, Y, fail),
+    "uneven": (X, Y, lambda x: {"y": np.ones(2, "float32")}),
 }
 ROW = [[1, 2, 3]]
 
@@ -178,10 +179,13 @@ def test_the_body_is_looked_at_before_the_model(functions):
     assert functions.post("/v1/models/x:predict", {"instances": 1})[0] == 404
 
 
-def test_a_fault_of_the_model_is_an_error_500(functions, caplog):
-    status, answer = functions.post(PATH, of("broken", instances=ROW))
-    assert (status, answer) == (500, {"error": "Internal error: MemoryError"})
-    wait_until(lambda: "MemoryError" in caplog.text)
+@pytest.mark.parametrize(
+    "name, error", [("broken", "MemoryError"), ("uneven", "ValueError")]
+)
+def test_a_fault_of_the_model_is_an_error_500(functions, caplog, name, error):
+    status, answer = functions.post(PATH, of(name, instances=ROW))
+    assert (status, answer) == (500, {"error": f"Internal error: {error}"})
+    wait_until(lambda: error in caplog.text)
     caplog.clear()
 
 
