@@ -27,7 +27,7 @@ import urllib3
 
 from benchmarks.harness import describe_machine, make_parser, split_numbers
 from keras_vit import VARIANTS, VisionTransformer
-from keras_vit.export import Serving, export_saved_model
+from keras_vit.export import Serving, export_file
 from keras_vit.export.formats.saved_model import decode_inputs, name_classes
 from keras_vit.models.features import name_output
 from keras_vit.tables import format_table
@@ -184,7 +184,7 @@ def served_model(variant: str, image_size: int, folder: pathlib.Path):
     path = folder / "model" / "1"
     shape = (2, *model.input_shape[1:])
     images = np.random.default_rng(0).uniform(-1, 1, shape)
-    export_saved_model(model, str(path), images.astype("float32"))
+    export_file(model, path, images.astype("float32"))
     good = list(zip(map(make_body, files), expect(model, files)))
     with served(path.parents[1]) as (address, pid):
         yield model, good, make_faults(files[0]), address, pid

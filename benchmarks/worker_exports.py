@@ -75,28 +75,23 @@ def write_ours(case: dict):
     kernel = model.layers[-1].kernel
     kernel.assign(keras.random.normal(kernel.shape, stddev=0.02))
     images = make_noise((2, *model.input_shape[1:]), "float32")
-    exporters = {
-        "": export.export_saved_model,
-        ".onnx": export.export_onnx,
-        ".xml": export.export_openvino,
-    }
     for file in case["files"]:
         path = pathlib.Path(case["folder"], file)
         if path.suffix == ".keras":
             model.save(path)
         elif path.suffix == ".tflite":
             quantization, batch_size = split_name(path)
-            export.export_tflite(
+            export.export_file(
                 model,
                 path,
                 images,
-                quantization,
-                batch_size=batch_size,
+                tflite_quantizations=[quantization],
+                tflite_batch_size=batch_size,
                 # On noise, so the classes of two images say nothing.
                 tolerance=export.Tolerance(cosine=0.999),
             )
         else:
-            exporters[path.suffix](model, path, images)
+            export.export_file(model, path, images)
 
 
 def write_timm(case: dict):
@@ -165,14 +160,17 @@ def start_keras(case: dict) -> Callable:
 
 def start_export(case: dict) -> Callable:
     """Return a function that runs an exported file on a batch."""
+    from keras_vit.export.agreement import make_noise
     from keras_vit.export.formats import find_format
     from keras_vit.export.latency import set_threads
 
     if case["action"] == "tensorflow":
         set_threads(case["threads"])
-    return find_format(case["path"]).start(
-        case["path"], tuple(case["shape"]), case["threads"]
-    )
+    batch_size, *shape = case["shape"]
+    row = find_format(case["path"])
+    loaded = row.load(case["path"], case["threads"], batch_size)
+    images = make_noise((batch_size, *shape), loaded.dtype)
+    return lambda: [*loaded.call(images).values()]
 
 
 class Action(NamedTuple):

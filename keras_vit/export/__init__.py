@@ -7,6 +7,7 @@ from keras_vit.export.agreement import (
 )
 from keras_vit.export.bundle import (
     ExportReport,
+    export_file,
     export_model,
     read_class_names,
     read_description,
@@ -15,14 +16,9 @@ from keras_vit.export.contract import (
     ExportOptions,
     Format,
     Serving,
-    export_file,
 )
 from keras_vit.export.formats import FORMATS
-from keras_vit.export.formats.onnx import export_onnx
-from keras_vit.export.formats.openvino import export_openvino
-from keras_vit.export.formats.saved_model import export_saved_model
-from keras_vit.export.formats.tflite import QUANTIZATIONS, export_tflite
-from keras_vit.export.formats.web import export_web
+from keras_vit.export.formats.tflite import QUANTIZATIONS
 from keras_vit.export.latency import Latency, measure_latency
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS, OUTPUTS
 
@@ -41,11 +37,6 @@ __all__ = [
     "Tolerance",
     "export_file",
     "export_model",
-    "export_onnx",
-    "export_openvino",
-    "export_saved_model",
-    "export_tflite",
-    "export_web",
     "measure_latency",
     "read_description",
     "read_class_names",

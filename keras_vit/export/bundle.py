@@ -1,4 +1,4 @@
-"""Export a model in several formats with one call."""
+"""The bundle of an export: what its folder contains and promises."""
 
 import contextlib
 import dataclasses
@@ -12,24 +12,25 @@ import shutil
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit.arguments import as_whole
-from keras_vit.export.agreement import Agreement, DisagreementError
+from keras_vit.export.agreement import Agreement, DisagreementError, Tolerance
 from keras_vit.export.contract import (
     ExportOptions,
     ExportRequest,
     check_backend,
     check_exportable,
     check_packages,
+    write_and_compare,
 )
 from keras_vit.export.formats import FORMATS, find_format
 from keras_vit.export.latency import Latency, measure_latency, started
-from keras_vit.files import DRAFT
+from keras_vit.files import draft_folder
 from keras_vit.models.tuning import without_lora
 from keras_vit.serving.tf_serving import MODELS_CONFIG
 from keras_vit.tables import format_table, pick
@@ -60,62 +61,62 @@ class ExportReport:
     def faults(self) -> tuple[str, ...]:
         """The faults of all files."""
         return tuple(
-            f"{a.kind}: {fault}" for a in self.agreements for fault in a.faults
+            f"{a.kind}: {x}" for a in self.agreements for x in a.faults
         )
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """The warnings of all files."""
         return tuple(
-            f"{a.kind}: {text}" for a in self.agreements for text in a.warnings
+            f"{a.kind}: {x}" for a in self.agreements for x in a.warnings
         )
 
     def __str__(self):
         """Return the report as Markdown."""
-        paragraphs = [
+        num_images = self.agreements[0].num_images
+        text = (
             f"{self.name}, version {self.version}: {self.parameters:,} "
             "parameters, compared with the Keras model on "
-            f"{_count(self.agreements[0].num_images, 'image')}.",
-            self._table(),
-        ]
+            f"{_count(num_images, 'image')}.\n\n{self._table()}"
+        )
         if self.latencies:
             batch_size = self.latencies[0].batch_size
-            paragraphs.append(
-                f"Latency of {_count(batch_size, 'image')}, relative to Keras' "
-                "`predict_on_batch` with as many threads."
+            text += (
+                f"\n\nLatency of {_count(batch_size, 'image')}, relative to "
+                "Keras' `predict_on_batch` with as many threads."
             )
-        notes = [*self.faults, *self.warnings]
-        notes += dict.fromkeys(
+        reasons = dict.fromkeys(
             f"latency of {latency.name}: {latency.reason}"
             for latency in self.latencies
             if latency.reason
         )
-        if notes:
-            paragraphs.append("\n".join(f"- {note}" for note in notes))
-        return "\n\n".join(paragraphs)
+        notes = [f"- {x}" for x in (*self.faults, *self.warnings, *reasons)]
+        return "\n\n".join([text, "\n".join(notes)] if notes else [text])
 
     def _table(self):
         """Return a row for each file, with a latency for each thread count."""
         threads = sorted({latency.threads for latency in self.latencies})
         latencies = {(x.name, x.threads): x for x in self.latencies}
-        columns = {
-            "format": lambda a: a.kind,
-            "MiB": lambda a: f"{a.num_bytes / 2**20:.2f}",
-            "largest difference": lambda a: f"{a.max_difference:.1e}",
-            "cosine": lambda a: f"{a.cosine:.6f}",
-            "same class": lambda a: f"{a.top1_agreement:.2%}",
-            **{
-                f"latency, {_count(number, 'thread')}": (
-                    lambda a, number=number: _show(
-                        latencies.get((a.kind, number))
-                    )
-                )
-                for number in threads
-            },
-            "verdict": _judge,
-        }
-        rows = [[show(a) for show in columns.values()] for a in self.agreements]
-        return format_table(columns, rows)
+        heads = ["format", "MiB", "largest difference", "cosine", "same class"]
+        heads += [f"latency, {_count(x, 'thread')}" for x in threads]
+        rows = []
+        for a in self.agreements:
+            cells = [a.kind, f"{a.num_bytes / 2**20:.2f}"]
+            cells += [f"{a.max_difference:.1e}", f"{a.cosine:.6f}"]
+            cells.append(f"{a.top1_agreement:.2%}")
+            for number in threads:
+                x = latencies.get((a.kind, number))
+                is_known = x is not None and x.ratio is not None
+                time = is_known and f"{x.ratio:.2f} ({x.milliseconds:.1f} ms)"
+                cells.append(time or "-")
+            if not math.isfinite(a.max_difference):
+                verdict = "not finite"
+            elif a.faults:
+                verdict = "differs"
+            else:
+                verdict = "see below" if a.warnings else "ok"
+            rows.append([*cells, verdict])
+        return format_table([*heads, "verdict"], rows)
 
     def write(self, folder: pathlib.Path):
         """Write `report.json` and `report.md` into a folder."""
@@ -134,22 +135,8 @@ class ExportReport:
         (folder / "report.md").write_text(f"{self}\n", encoding="utf-8")
 
 
-def _judge(agreement):
-    if not math.isfinite(agreement.max_difference):
-        return "not finite"
-    if agreement.faults:
-        return "differs"
-    return "see below" if agreement.warnings else "ok"
-
-
 def _count(number, noun):
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _show(latency):
-    if latency is None or latency.ratio is None:
-        return "-"
-    return f"{latency.ratio:.2f} ({latency.milliseconds:.1f} ms)"
 
 
 def export_model(
@@ -204,17 +191,16 @@ def export_model(
         report = export_model(model, "exported", images)
     """
     options = ExportOptions(**options)
-    check_formats(formats, options, options.calibration_images is not None)
+    check_formats(formats, options)
     check_exportable(model, images)
     model = without_lora(model)
     export_dir = pathlib.Path(export_dir)
     name = name or model.name
     version = check_destination(export_dir, name, version)
-    rows = {key: FORMATS[key] for key in formats}
     # Folders that servers watch are published last.
-    watched = [key for key, row in rows.items() if row.announce is not None]
-    keys = sorted([*rows, REPORT], key=watched.__contains__)
-    folders = [export_dir / key / name for key in keys]
+    watched = [key for key in formats if FORMATS[key].announce is not None]
+    keys = sorted([*formats, REPORT], key=watched.__contains__)
+    paths = {key: export_dir / key / name / str(version) for key in keys}
     request = ExportRequest(model, images, options, name)
 
     def say(text):
@@ -223,26 +209,21 @@ def export_model(
 
     with (
         naming_a_full_disk(export_dir),
-        published_together(folders, str(version)) as drafts,
+        published_together(paths.values()) as drafts,
         started(threads) as processes,  # They import while others write.
     ):
         drafts = dict(zip(keys, drafts))
         agreements, latencies, timed = [], [], {}
-        for key, row in rows.items():
+        for key in formats:
             say(f"Writing {key} and comparing it with the model ...")
-            found = request.write(row, drafts[key])
-            if row.start is not None:
-                timed |= {a.kind: a.path for a in found}
-            agreements += [
-                dataclasses.replace(
-                    a,
-                    path=a.path.replace(
-                        str(drafts[key]),
-                        str(export_dir / key / name / str(version)),
-                    ),
-                )
-                for a in found
-            ]
+            row, draft, path = FORMATS[key], drafts[key], paths[key]
+            found = write_and_compare(row, request, draft, path)
+            agreements += found
+            if row.has_latency:
+                timed |= {
+                    a.kind: draft / pathlib.Path(a.path).relative_to(path)
+                    for a in found
+                }
         if processes:
             say("Measuring latencies ...")
             latencies = measure_latency(
@@ -265,19 +246,96 @@ def export_model(
             )
         report.write(drafts[REPORT])
     for key in watched:
-        rows[key].announce(export_dir / key)
+        FORMATS[key].announce(export_dir / key)
     return report
 
 
-def check_formats(
-    formats: Sequence[str], options: ExportOptions, is_calibrated: bool
-):
-    """Raise an error if a format or one of its requirements is missing.
+def export_file(
+    model: keras.Model,
+    path: str | os.PathLike,
+    images: np.ndarray,
+    format: str | None = None,
+    *,
+    name: str | None = None,
+    tolerance: Tolerance | None = None,
+    must_agree: bool = True,
+    **options,
+) -> Agreement:
+    """Write one file or folder of a format, complete or not at all.
 
     Args:
-        formats: Keys of FORMATS.
-        options: The options of the formats.
-        is_calibrated: Whether calibration images exist or will exist.
+        model: A model with a fixed image size.
+        path: The file or folder to write; must not exist. TF Serving expects
+            the name of a SavedModel to be a version number.
+        images: Images to compare outputs on, (B, H, W, C), in the range of
+            the model.
+        format: A key of FORMATS. Default: that of the ending of `path`;
+            without one, "saved_model".
+        name: Name of the model in its description. Default: that of `model`.
+        tolerance: The allowed differences. Default: those of the format.
+        must_agree: Whether a larger difference is an error.
+        **options: The fields of ExportOptions; of `tflite_quantizations`, one.
+
+    Returns:
+        The comparison of the export with `model`.
+
+    Raises:
+        ValueError: If the model cannot be exported, an argument is invalid,
+            or `path` exists.
+        ModuleNotFoundError: If a package is missing.
+        DisagreementError: If the outputs differ. Nothing is written.
+
+    Example:
+        export_file(model, "model.onnx", images)
+    """
+    path = pathlib.Path(path)
+    check_exportable(model, images)
+    if format is None:
+        found = [k for k, row in FORMATS.items() if row.suffix == path.suffix]
+        format = found[0] if len(found) == 1 else "saved_model"
+    row = pick(FORMATS, format, "format")
+    if path.suffix != row.suffix and row.suffix:
+        raise ValueError(
+            f"`path` must end in `{row.suffix}`. Received: path={str(path)!r}"
+        )
+    options = ExportOptions(**options)
+    row.check_options(options)
+    request = ExportRequest(
+        without_lora(model), images, options, name, tolerance
+    )
+    check_new(path)
+    # Servers ignore names that begin with a dot.
+    with draft_folder(path) as draft:
+        (agreement,) = write_and_compare(row, request, draft, path)
+        if agreement.faults and must_agree:
+            raise DisagreementError(
+                f"The outputs of the export ({agreement.kind}) differ from "
+                f"those of the Keras model: {'; '.join(agreement.faults)}. "
+                f"Nothing was written to {path}."
+            )
+        if not row.suffix:
+            os.rename(draft, path)
+            return agreement
+        written = draft / pathlib.Path(agreement.path).relative_to(path)
+        # OpenVINO's .xml file refers to the .bin file, so it comes last.
+        parts = sorted(draft.glob(f"{written.stem}.*"), key=written.__eq__)
+        for part in parts:
+            check_new(path.with_suffix(part.suffix))
+            os.replace(part, path.with_suffix(part.suffix))
+    return dataclasses.replace(agreement, path=str(path))
+
+
+def check_new(path: pathlib.Path):
+    """Raise a ValueError if there is already something at `path`."""
+    if path.exists():
+        raise ValueError(
+            "`path` must not exist yet; nothing is overwritten. "
+            f"Received: path={str(path)!r}"
+        )
+
+
+def check_formats(formats: Sequence[str], options: ExportOptions):
+    """Raise an error if a format or one of its requirements is missing.
 
     Raises:
         ValueError: If a format is unknown, an option is invalid, or Keras
@@ -291,7 +349,7 @@ def check_formats(
             f"{', '.join(FORMATS)}. Received: none"
         )
     for row in [pick(FORMATS, key, "formats") for key in formats]:
-        row.check_options(options, is_calibrated)
+        row.check_options(options)
 
 
 # Letters that Unicode does not take apart into one of A-Z and an accent.
@@ -308,13 +366,44 @@ OTHER_LETTERS = str.maketrans(
 def check_destination(
     export_dir: pathlib.Path, name: str | None, version: int | None
 ) -> int:
-    """Check that a version can be written, and return its number."""
-    if name is not None:
-        check_model_name(name)
+    """Check that a version can be written, and return its number.
+
+    Args:
+        export_dir: The folder of the export.
+        name: Name of the model; without one, all versions are free.
+        version: Its number. Default: the first that is free in all formats.
+    """
+    example = name and to_model_name(name)
+    if example != name:
+        raise ValueError(
+            "`name` must consist of the letters A-Z and a-z, digits, '_', '-' "
+            "and '.', begin with a letter, a digit or '_', and not be "
+            f"{MODELS_CONFIG}. Give another one, such as name={example!r} or, "
+            f"in the command, --name={example}. Received: name={name!r}"
+        )
     folder = next(p for p in (export_dir, *export_dir.parents) if p.exists())
-    with naming_export_dir(folder):
+    try:
         tempfile.TemporaryFile(dir=folder).close()
-    return choose_version(export_dir, name, version)
+    except OSError as error:
+        raise OSError(
+            "`export_dir` must be a folder that can be written. "
+            f"Received: {folder}: {error.strerror}"
+        ) from None
+    taken = {
+        int(path.name)
+        for path in export_dir.glob(f"*/{name}/*")
+        if name and path.name.isdecimal()
+    }
+    if version is None:
+        return max(taken, default=0) + 1
+    version = as_whole(version, "version")
+    if version in taken:
+        raise ValueError(
+            "`version` must not exist yet; nothing is overwritten. Received: "
+            f"version={version}, and {name!r} in {export_dir} has the versions "
+            f"{', '.join(map(str, sorted(taken)))}"
+        )
+    return version
 
 
 def to_model_name(name: str) -> str:
@@ -337,30 +426,6 @@ def to_model_name(name: str) -> str:
     return allowed if allowed not in ("", MODELS_CONFIG) else "my_model"
 
 
-def check_model_name(name: str):
-    """Raise a ValueError unless servers accept the name of the model."""
-    example = to_model_name(name)
-    if example != name:
-        raise ValueError(
-            "`name` must consist of the letters A-Z and a-z, digits, '_', '-' "
-            "and '.', begin with a letter, a digit or '_', and not be "
-            f"{MODELS_CONFIG}. Give another one, such as name={example!r} or, "
-            f"in the command, --name={example}. Received: name={name!r}"
-        )
-
-
-@contextlib.contextmanager
-def naming_export_dir(folder: pathlib.Path):
-    """Name the argument `export_dir` in errors of the operating system."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(
-            "`export_dir` must be a folder that can be written. "
-            f"Received: {folder}: {error.strerror}"
-        ) from None
-
-
 @contextlib.contextmanager
 def naming_a_full_disk(export_dir: pathlib.Path):
     """Turn the errors of all libraries on a full disk into one OSError."""
@@ -377,88 +442,41 @@ def naming_a_full_disk(export_dir: pathlib.Path):
         ) from error
 
 
-def choose_version(
-    export_dir: pathlib.Path, name: str | None, version: int | None
-) -> int:
-    """Return `version`, or the first version that is free in all formats.
-
-    Without a name, all versions are free.
-    """
-    taken = {
-        int(path.name)
-        for path in export_dir.glob(f"*/{name}/*")
-        if name and path.name.isdecimal()
-    }
-    if version is None:
-        return max(taken, default=0) + 1
-    version = as_whole(version, "version")
-    if version in taken:
-        raise ValueError(
-            "`version` must not exist yet; nothing is overwritten. Received: "
-            f"version={version}, and {name!r} in {export_dir} has the versions "
-            f"{', '.join(map(str, sorted(taken)))}"
-        )
-    return version
-
-
 @contextlib.contextmanager
 def published_together(
-    folders: Sequence[pathlib.Path], name: str
+    paths: Iterable[pathlib.Path],
 ) -> Iterator[list[pathlib.Path]]:
-    """Yield draft folders that appear as `name` in each folder on success.
+    """Yield draft folders that appear as `paths` on success, or none of them.
 
-    After an error, all drafts are removed. The yielded folders are empty, in
-    parents whose names begin with a dot, which servers ignore.
+    The yielded folders are empty, in parents whose names begin with a dot,
+    which servers ignore.
     """
-    made = {
-        path
-        for folder in folders
-        for path in (folder, *folder.parents)
-        if not path.exists()
-    }
-    drafts = []
+    paths = [*paths]
+    made = {p for path in paths for p in path.parents if not p.exists()}
+    published = []
     try:
-        for folder in folders:
-            with naming_export_dir(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-                parent = tempfile.mkdtemp(prefix=DRAFT, dir=folder)
-                drafts.append(pathlib.Path(parent, name))
-                drafts[-1].mkdir()
-        yield drafts
-        _rename_all(drafts, [folder / name for folder in folders])
+        with contextlib.ExitStack() as stack:
+            drafts = [stack.enter_context(draft_folder(path)) for path in paths]
+            yield drafts
+            for draft, path in zip(drafts, paths):
+                os.rename(draft, path)
+                published.append(path)
+    except BaseException:
+        for path in published:
+            shutil.rmtree(path, ignore_errors=True)
+        raise
     finally:
-        for draft in drafts:
-            shutil.rmtree(draft.parent, ignore_errors=True)
         # The deepest folders come first. Folders with content are kept.
         for path in sorted(made, key=lambda path: -len(path.parts)):
             with contextlib.suppress(OSError):
                 path.rmdir()
 
 
-def _rename_all(drafts, paths):
-    """Rename either all drafts or none."""
-    published = []
-    try:
-        for draft, path in zip(drafts, paths):
-            try:
-                os.rename(draft, path)
-            except OSError as error:
-                raise OSError(
-                    f"{path} could not be published; perhaps another process "
-                    f"has written it: {error.strerror}"
-                ) from None
-            published.append(path)
-    except BaseException:
-        for path in published:
-            shutil.rmtree(path, ignore_errors=True)
-        raise
-
-
 def read_description(path: str | os.PathLike) -> dict[str, Any]:
     """Return the description of an exported file or folder, of any format.
 
     The keys are `name`, `input`, `image_steps`, `mean`, `deviation`, `output`,
-    `activation` and `class_names`; see `keras_vit.export.contract.describe`.
+    `activation` and `class_names`; see `ExportRequest.describe`.
 
     Args:
         path: A file or folder that `export_model` wrote.

@@ -16,11 +16,13 @@ from keras_vit.errors import missing_packages
 from keras_vit.export.agreement import (
     Agreement,
     Tolerance,
+    compare_outputs,
     expected_outputs,
     find_wrong_scale,
-    refuse_faults,
+    join,
+    run_in_batches,
+    size_on_disk,
 )
-from keras_vit.files import draft_folder
 from keras_vit.layers.base import is_quantized
 from keras_vit.models import FlexibleVisionTransformer, VisionTransformer
 from keras_vit.models.features import (
@@ -29,14 +31,11 @@ from keras_vit.models.features import (
     name_output,
     split_at_head,
 )
-from keras_vit.models.tuning import without_lora
 from keras_vit.preprocessing.description import (
     ImageStep,
-    Mode,
     Preprocessing,
     to_fractions,
 )
-from keras_vit.preprocessing.inputs import preprocess_input
 from keras_vit.preprocessing.model_inputs import find_scaling
 from keras_vit.tables import pick
 from keras_vit.version import __version__
@@ -55,10 +54,8 @@ class Serving:
         preprocessing: How images are resized, cropped and normalised.
             Default: as the model states, see `input_preprocessing`; for one
             that scales no pixels, as in `Preprocessing()`.
-        read_image: Maps the content of an image file, a scalar string tensor,
-            to the input of the model, (H, W, C) floats. Default: the image is
-            turned upright, and then as `preprocessing` says.
-        image_steps: What `read_image` does, as data for other runtimes; see
+        image_steps: The operations that resize and crop an upright image, in
+            place of those of `preprocessing`; see
             `keras_vit.preprocessing.description`.
         use_attention: Whether to add the signatures `attention` and
             `attention_bytes`.
@@ -70,7 +67,6 @@ class Serving:
     top: int = 5
     activation: str = "softmax"
     preprocessing: Preprocessing | None = None
-    read_image: Callable | None = None
     image_steps: Sequence[Mapping] | None = None
     use_attention: bool = False
     output: str | None = None
@@ -84,18 +80,21 @@ class Serving:
         """Return these options with the preprocessing of a model, if missing.
 
         Raises:
-            ValueError: If its first layers do not tell what images it reads.
+            ValueError: If they do not fit the model, or its first layers do
+                not tell what images it reads.
         """
-        if self.preprocessing is not None:
-            return self
-        found = find_scaling(model) if is_graph(model) else None
-        return dataclasses.replace(self, preprocessing=found)
+        found = self
+        if self.preprocessing is None and is_graph(model):
+            settings = find_scaling(model)
+            found = dataclasses.replace(self, preprocessing=settings)
+        check_serving(model, found)
+        return found
 
-    def steps(self, image_size: Sequence[int]) -> list[ImageStep] | None:
-        """Return the steps of the preprocessing; None if they are not known."""
-        if self.read_image is None:
-            return self.settings.steps(image_size)
-        return None if self.image_steps is None else [*self.image_steps]
+    def steps(self, image_size: Sequence[int]) -> list[ImageStep]:
+        """Return the operations that resize and crop an upright image."""
+        if self.image_steps is not None:
+            return [*self.image_steps]
+        return self.settings.steps(image_size)
 
 
 def check_serving(model: keras.Model, serving: Serving):
@@ -139,18 +138,6 @@ def check_serving(model: keras.Model, serving: Serving):
         )
 
 
-def normalize_images(pixels, mode: Mode):
-    """Return pixels of TensorFlow from 0 to 255 as a model reads them.
-
-    Shapes:
-        pixels: (..., C). returns: the same, float32.
-    """
-    import tensorflow as tf
-
-    pixels = tf.cast(pixels, tf.float32)
-    return preprocess_input(pixels, "channels_last", mode)
-
-
 def make_forward(
     model: keras.Model, output: str | None = None, is_short: bool = True
 ) -> Callable:
@@ -177,66 +164,6 @@ def make_forward(
 
 
 KEY = "keras_vit"  # Of the description in ONNX and OpenVINO files.
-
-
-def describe(
-    model: keras.Model,
-    serving: Serving,
-    *,
-    name: str | None = None,
-    pixels_per_side: int | None = None,
-) -> dict[str, Any]:
-    """Describe an export of `model`, in values of JSON.
-
-    `input` is the shape and the dtype of an image; `image_steps` lead from an
-    upright image with pixels x from 0 to 255 to its size, see
-    `keras_vit.preprocessing.description`, and (x / 255 - `mean`) / `deviation`
-    of each channel is the input. `output` is the kind of output, and
-    `activation` is the function that turns it into probabilities.
-
-    Args:
-        model: A model with a fixed image size.
-        serving: Pre- and post-processing of the model.
-        name: The name of the model. Default: that of `model`.
-        pixels_per_side: If the input is uint8, the number of its pixels for
-            each side of a pixel of the model.
-
-    Raises:
-        ValueError: If `serving` does not fit the model.
-    """
-    serving = serving.for_model(model)
-    check_serving(model, serving)
-    height, width, channels = model.input_shape[1:]
-    output = name_output(model, serving.output)
-    names = None
-    if output != "features":
-        numbers = range(model.output_shape[-1])
-        names = [*map(str, serving.class_names or numbers)]
-    steps = serving.steps((height, width))
-    mean, deviation = serving.settings.for_channels(channels)
-    factor = pixels_per_side or 1
-    if steps is not None:
-        steps = [
-            {k: v * factor if isinstance(v, int) else v for k, v in s.items()}
-            for s in steps
-        ]
-    return {
-        "format": "keras_vit 1",
-        "version": __version__,
-        "name": name or model.name,
-        "input": {
-            "height": height * factor,
-            "width": width * factor,
-            "channels": channels,
-            "dtype": "uint8" if pixels_per_side else "float32",
-        },
-        "image_steps": steps,
-        "mean": None if pixels_per_side else mean,
-        "deviation": None if pixels_per_side else deviation,
-        "output": output,
-        "activation": serving.activation if output == "logits" else None,
-        "class_names": names,
-    }
 
 
 def to_text(description: Mapping[str, Any]) -> str:
@@ -278,7 +205,11 @@ def rebuild(layer: keras.Layer) -> keras.Layer:
     if hasattr(layer, "with_dtype"):  # A VisionTransformer.
         return layer.with_dtype("float32")
     if isinstance(layer, keras.Model):
-        return keras.models.clone_model(layer, clone_function=rebuild)
+        inputs = None
+        if isinstance(layer, keras.Sequential):
+            # Its own input has the dtype of its first layer.
+            inputs = keras.Input(batch_shape=layer.input_shape)
+        return keras.models.clone_model(layer, inputs, rebuild)
     config = {**layer.get_config(), "dtype": "float32"}
     return type(layer).from_config(config)
 
@@ -348,10 +279,16 @@ class ExportOptions:
 
     Args:
         serving: Pre- and post-processing on the server.
-        tflite_quantizations: Keys of QUANTIZATIONS; see `export_tflite`.
+        tflite_quantizations: Keys of QUANTIZATIONS. "float32". "float16": half
+            the size. "dynamic_int8": int8 weights, with scales of the inputs
+            computed in each call; a quarter of the size, and the fastest on a
+            CPU. "int8": only integers, including inputs and outputs, for
+            integer-only devices; less accurate. "static_int8": only the matrix
+            products in int8, with ranges measured beforehand.
         tflite_batch_size: The batch size that TFLite files accept; None for
             any.
-        calibration_images: Images (B, H, W, C) to calibrate the TFLite
+        calibration_images: Images (B, H, W, C), at least about a hundred
+            typical ones, to measure the ranges of int8 numbers for the
             quantizations "int8" and "static_int8".
         tflite_takes_pixels: Whether the TFLite files take uint8 pixels from
             0 to 255, of twice the height and width if the preprocessing
@@ -361,9 +298,8 @@ class ExportOptions:
         web_quantization: The quantization of the model in the web page.
         web_engine_dir: A folder with the npm packages of LiteRT.js, as
             `npm pack` writes them. Default: they are fetched once and cached.
-        files: JPEG or PNG files that some of the images to compare outputs on
-            were read from, by the index of the image. `serve_bytes` must give
-            for them what the model gives for the images.
+        files: The contents of JPEG or PNG files. `serve_bytes` must give for
+            them what the model gives for the images that Pillow reads.
     """
 
     serving: Serving = dataclasses.field(default_factory=Serving)
@@ -374,7 +310,7 @@ class ExportOptions:
     onnx_takes_pixels: bool = False
     web_quantization: str = "float32"
     web_engine_dir: str | os.PathLike | None = None
-    files: Mapping[int, bytes] = dataclasses.field(default_factory=dict)
+    files: Sequence[bytes] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -405,28 +341,57 @@ class ExportRequest:
         """The model in float32, from which most formats are converted."""
         return in_float32(self.model)
 
-    def write(self, row: "Format", folder: pathlib.Path) -> list[Agreement]:
-        """Write and compare the files of a format, in an empty folder."""
-        return [
-            dataclasses.replace(a, faults=(*self.scale_faults, *a.faults))
-            for a in row.write(self, folder)
-        ]
+    @property
+    def output(self) -> str:
+        """The name of the output."""
+        return name_output(self.model, self.serving.output)
 
-    def describe(self, pixels_per_side: int | None = None) -> dict:
-        """Return `describe` of the model."""
-        return describe(
-            self.model,
-            self.serving,
-            name=self.name,
-            pixels_per_side=pixels_per_side,
-        )
+    def describe(self, pixels_per_side: int | None = None) -> dict[str, Any]:
+        """Describe an export, in values of JSON.
 
-    @functools.cached_property
-    def scale_faults(self) -> list[str]:
-        """What is wrong with the scale of the images; see there."""
-        mode = self.serving.settings.normalization
-        fractions = to_fractions(self.images, mode)
-        return find_wrong_scale(self.images, fractions)
+        `input` is the shape and the dtype of an image; `image_steps` lead from
+        an upright image with pixels x from 0 to 255 to its size, see
+        `keras_vit.preprocessing.description`, and (x / 255 - `mean`) /
+        `deviation` of each channel is the input. `output` is the kind of
+        output, and `activation` is the function that turns it into
+        probabilities.
+
+        Args:
+            pixels_per_side: If the input is uint8, the number of its pixels
+                for each side of a pixel of the model.
+        """
+        serving, names = self.serving, None
+        height, width, channels = self.model.input_shape[1:]
+        if self.output != "features":
+            numbers = range(self.model.output_shape[-1])
+            names = [*map(str, serving.class_names or numbers)]
+        mean, deviation = serving.settings.for_channels(channels)
+        factor = pixels_per_side or 1
+        return {
+            "format": "keras_vit 1",
+            "version": __version__,
+            "name": self.name or self.model.name,
+            "input": {
+                "height": height * factor,
+                "width": width * factor,
+                "channels": channels,
+                "dtype": "uint8" if pixels_per_side else "float32",
+            },
+            "image_steps": [
+                {
+                    key: x * factor if isinstance(x, int) else x
+                    for key, x in step.items()
+                }
+                for step in serving.steps((height, width))
+            ],
+            "mean": None if pixels_per_side else mean,
+            "deviation": None if pixels_per_side else deviation,
+            "output": self.output,
+            "activation": (
+                serving.activation if self.output == "logits" else None
+            ),
+            "class_names": names,
+        }
 
     @functools.cached_property
     def expected(self) -> np.ndarray:
@@ -440,113 +405,152 @@ class ExportRequest:
             return self.expected
         return expected_outputs(self.float32_model, self.images)
 
+    def ask(self, inputs=None, seen=None) -> "list[Question]":
+        """Return the question of a file with one input.
+
+        Args:
+            inputs: What the file takes. Default: the images.
+            seen: The images that the model gets then.
+        """
+        if inputs is None:
+            return [Question(self.images, {self.output: self.float32_expected})]
+        expected = expected_outputs(self.float32_model, seen)
+        return [Question(inputs, {self.output: expected})]
+
+
+class Question(NamedTuple):
+    """A request to an export, and the answer of the model.
+
+    Args:
+        inputs: Images or image files, (B, ...).
+        expected: The outputs of the model by name, (B, ...).
+        signature: The signature of a SavedModel.
+        tolerance: The allowed differences, if not those of the file.
+        about: What faults begin with, if not the signature.
+    """
+
+    inputs: np.ndarray
+    expected: Mapping[str, np.ndarray]
+    signature: str = "serving_default"
+    tolerance: Tolerance | None = None
+    about: str = ""
+
+
+class Loaded(NamedTuple):
+    """An exported file or folder in memory.
+
+    Args:
+        call: Takes a batch and, for a SavedModel, the name of a signature.
+            Returns the outputs by name.
+        shape: The shape of the images, (B, H, W, C); B is None for any.
+        dtype: Their dtype.
+    """
+
+    call: Callable[..., dict[str, np.ndarray]]
+    shape: tuple[int | None, ...]
+    dtype: str = "float32"
+
+
+class Written(NamedTuple):
+    """A file or folder that a format has written.
+
+    Args:
+        path: The path.
+        kind: The kind of export, see `Agreement`.
+        loaded: What was read back.
+        questions: What to compare; the first one counts the classes.
+        tolerance: The allowed differences.
+        warnings: What else there is to say.
+    """
+
+    path: pathlib.Path
+    kind: str
+    loaded: Loaded
+    questions: Sequence[Question]
+    tolerance: Tolerance
+    warnings: tuple[str, ...] = ()
+
 
 class Format(NamedTuple):
     """An export format.
 
     Args:
         write: Takes an ExportRequest and an empty folder. Writes the files
-            and returns the Agreement of each file.
+            and returns a `Written` for each.
         suffix: The ending of its files; empty if it writes a folder.
+        load: Takes the path of a file or folder. Takes also, to measure the
+            latency, a number of threads and a batch size. Returns `Loaded`.
         read: Takes the path of a file. Returns its description, see
-            `describe`, or None if it has none.
-        start: Takes the path of a file, an image shape (B, H, W, C) and a
-            number of threads. Loads the file and returns a function that
-            runs it once on a batch of noise, to measure the latency. None if
-            the runtime is not part of Python.
+            `ExportRequest.describe`, or None if it has none.
+        has_latency: Whether its runtime is part of Python.
         entry: A file that each folder contains, if it writes a folder.
         readers: Modules that `read` needs.
         packages: Modules that must be installed.
-        check: Takes ExportOptions and whether there will be calibration
-            images. Raises an error if they are invalid.
+        check: Takes ExportOptions. Raises an error if they are invalid.
         announce: Takes the folder of the format after a version was
             published. Servers watch these folders, so they are published
             last.
     """
 
-    write: Callable[[ExportRequest, pathlib.Path], list[Agreement]]
+    write: Callable[[ExportRequest, pathlib.Path], list[Written]]
     suffix: str
+    load: Callable[..., Loaded]
     read: Callable[[str], dict | None]
-    start: Callable[[str, tuple[int, ...], int], Callable] | None = None
+    has_latency: bool = True
     entry: str = ""
     readers: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
-    check: Callable[[ExportOptions, bool], None] | None = None
+    check: Callable[[ExportOptions], None] | None = None
     announce: Callable[[pathlib.Path], None] | None = None
 
-    def check_options(self, options: ExportOptions, is_calibrated: bool):
+    def check_options(self, options: ExportOptions):
         """Raise an error if a package is missing or an option is invalid."""
         check_packages(self.packages)
         if self.check is not None:
-            self.check(options, is_calibrated)
+            self.check(options)
 
 
-def export_file(
-    row: Format,
-    model: keras.Model,
-    path: str | os.PathLike,
-    images: np.ndarray,
-    *,
-    name: str | None = None,
-    tolerance: Tolerance | None = None,
-    must_agree: bool = True,
-    **options,
-) -> Agreement:
-    """Write one file or folder of a format, complete or not at all.
+def write_and_compare(
+    row: Format, request: ExportRequest, draft: pathlib.Path, path: pathlib.Path
+) -> list[Agreement]:
+    """Write the files of a format, read them back and compare the outputs.
 
     Args:
-        row: A value of FORMATS.
-        model: A model with a fixed image size.
-        path: The file or folder to write; must not exist.
-        images: Images to compare outputs on, (B, H, W, C), in the range of
-            the model.
-        name: Name of the model in its description. Default: that of `model`.
-        tolerance: The allowed differences. Default: those of the format.
-        must_agree: Whether a larger difference is an error.
-        **options: The fields of ExportOptions.
-
-    Returns:
-        The comparison of the export with `model`.
-
-    Raises:
-        ValueError: If the model cannot be exported, an argument is invalid,
-            or `path` exists.
-        ModuleNotFoundError: If a package is missing.
-        DisagreementError: If the outputs differ. Nothing is written.
+        row: The format.
+        request: The model to export.
+        draft: An empty folder to write to.
+        path: Where the content of that folder will be.
     """
-    path = pathlib.Path(path)
-    check_exportable(model, images)
-    check_new(path)
-    if path.suffix != row.suffix and row.suffix:
-        raise ValueError(
-            f"`path` must end in `{row.suffix}`. Received: path={str(path)!r}"
+    mode = request.serving.settings.normalization
+    fractions = to_fractions(request.images, mode)
+    wrong_scale = find_wrong_scale(request.images, fractions)
+    agreements = []
+    for written in row.write(request, draft):
+        parts = {}
+        for question in written.questions:
+            found = run_in_batches(
+                functools.partial(
+                    written.loaded.call, signature=question.signature
+                ),
+                question.inputs,
+                written.loaded.shape[0],
+            )
+            parts[question.about or question.signature] = compare_outputs(
+                question.expected,
+                found,
+                question.tolerance or request.tolerance or written.tolerance,
+            )
+        [agreement, *others] = parts.values()
+        if others:
+            agreement = join(parts)
+        agreements.append(
+            dataclasses.replace(
+                agreement,
+                path=str(path / written.path.relative_to(draft)),
+                kind=written.kind,
+                num_bytes=size_on_disk(written.path),
+                faults=(*wrong_scale, *agreement.faults),
+                warnings=(*agreement.warnings, *written.warnings),
+            )
         )
-    options = ExportOptions(**options)
-    row.check_options(options, options.calibration_images is not None)
-    model = without_lora(model)
-    request = ExportRequest(model, images, options, name, tolerance)
-    # Servers ignore names that begin with a dot.
-    with draft_folder(path) as draft:
-        (agreement,) = request.write(row, draft)
-        written = pathlib.Path(agreement.path)
-        agreement = dataclasses.replace(agreement, path=str(path))
-        if must_agree:
-            refuse_faults(agreement)
-        if not row.suffix:
-            os.rename(draft, path)
-            return agreement
-        # OpenVINO's .xml file refers to the .bin file, so it comes last.
-        parts = draft.glob(f"{written.stem}.*")
-        for part in sorted(parts, key=lambda part: part == written):
-            check_new(path.with_suffix(part.suffix))
-            os.replace(part, path.with_suffix(part.suffix))
-    return agreement
-
-
-def check_new(path: pathlib.Path):
-    """Raise a ValueError if there is already something at `path`."""
-    if path.exists():
-        raise ValueError(
-            "`path` must not exist yet; nothing is overwritten. "
-            f"Received: path={str(path)!r}"
-        )
+    return agreements

@@ -51,7 +51,6 @@ class Latency:
         milliseconds: Median latency; None if it was not measured.
         keras_milliseconds: Median latency of the model's `predict_on_batch`.
         ratio: Median of the ratio of both latencies in each round.
-        busy_threads: CPU time divided by elapsed time.
         reason: Reason why the latency was not measured.
     """
 
@@ -61,7 +60,6 @@ class Latency:
     milliseconds: float | None = None
     keras_milliseconds: float | None = None
     ratio: float | None = None
-    busy_threads: float | None = None
     reason: str = ""
 
 
@@ -96,13 +94,19 @@ def measure_latency(
         "batch_size": batch_size,
         "repetitions": repetitions,
     }
+    if processes is None:
+        with started(threads) as processes:
+            return measure_latency(
+                model,
+                exports,
+                threads,
+                batch_size,
+                repetitions,
+                processes=processes,
+            )
     rows, reason = [], ""
-    with contextlib.ExitStack() as stack:
-        folder = pathlib.Path(
-            stack.enter_context(tempfile.TemporaryDirectory())
-        )
-        if processes is None:
-            processes = stack.enter_context(started(threads))
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
         try:
             model.save(folder / "model.keras")
         except Exception as error:  # A layer may raise anything.
@@ -202,28 +206,33 @@ def measure_request(folder: str):
     (folder / "result.json").write_text(json.dumps(found))
 
 
+def measure_exports(model: keras.Model, request: dict) -> dict[str, dict]:
+    """Return the fields of Latency that are measured, by name."""
+    batch_size = request["batch_size"]
+    images = make_noise((batch_size, *model.input_shape[1:]), "float32")
+    found, runs = {}, {}
+    for name, path in request["exports"].items():
+        try:
+            row = find_format(path)
+            loaded = row.load(path, request["threads"], batch_size)
+            count, *shape = loaded.shape
+            if count not in (None, batch_size):
+                raise ValueError(f"it takes batches of {count} images")
+            noise = make_noise((batch_size, *shape), loaded.dtype)
+            run = functools.partial(loaded.call, noise)
+            warm_up(run)
+            runs[name] = run
+        except Exception as error:  # Each library raises its own kind.
+            found[name] = {"reason": in_short(error)}
+    keras_run = functools.partial(model.predict_on_batch, images)
+    warm_up(keras_run)
+    return found | compare_times(keras_run, runs, request["repetitions"])
+
+
 def warm_up(run: Callable):
     """Run until one-time work, such as tracing, is done."""
     for _ in range(WARM_UP):
         run()
-
-
-def measure_exports(model: keras.Model, request: dict) -> dict[str, dict]:
-    """Return the fields of Latency that are measured, by name."""
-    shape = (request["batch_size"], *model.input_shape[1:])
-    images = make_noise(shape, "float32")
-    found, runs = {}, {}
-    keras_run = functools.partial(model.predict_on_batch, images)
-    for name, path in request["exports"].items():
-        try:
-            start = find_format(path).start
-            runs[name] = start(path, shape, request["threads"])
-            warm_up(runs[name])
-        except Exception as error:  # Each library raises its own kind.
-            runs.pop(name, None)
-            found[name] = {"reason": in_short(error)}
-    warm_up(keras_run)
-    return found | compare_times(keras_run, runs, request["repetitions"])
 
 
 def set_threads(threads: int):
@@ -241,25 +250,21 @@ def compare_times(
     """Return the fields of Latency that are measured, by name."""
     everyone = [keras_run, *runs.values()]
     seconds = np.zeros((repetitions, len(everyone)))
-    busy = np.zeros_like(seconds)
     for turn in range(repetitions):
         # The order rotates, so no export always comes first.
         for index in np.roll(np.arange(len(everyone)), turn):
             # The first run fills the caches; only the second is measured.
             everyone[index]()
-            start, cpu_start = time.perf_counter(), time.process_time()
+            start = time.perf_counter()
             everyone[index]()
-            busy[turn, index] = time.process_time() - cpu_start
             seconds[turn, index] = time.perf_counter() - start
     medians = 1000 * np.median(seconds, axis=0)
     ratios = np.median(seconds / seconds[:, :1], axis=0)
-    busy_threads = busy.sum(axis=0) / seconds.sum(axis=0)
     return {
         name: {
             "milliseconds": float(medians[index]),
             "keras_milliseconds": float(medians[0]),
             "ratio": float(ratios[index]),
-            "busy_threads": float(busy_threads[index]),
         }
         for index, name in enumerate(runs, start=1)
     }

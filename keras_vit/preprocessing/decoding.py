@@ -16,6 +16,10 @@ JPEG_METHOD = "INTEGER_ACCURATE"
 # Parts of red, green and blue in a grey level, of 65,536; as in Pillow.
 LUMA = (19_595, 38_470, 7_471)
 ORIENTATION = 0x0112  # Tag of Exif.
+# The types of whole numbers in TIFF, by their bytes.
+WHOLE_NUMBERS = {1: [6], 2: [3, 8], 4: [4, 9]}
+MOST = 2**16  # Bytes of Exif data; a segment of a JPEG has no more.
+NOTHING = ""
 
 
 def decode_image(encoded: tf.Tensor, channels: int = 3) -> tf.Tensor:
@@ -37,7 +41,10 @@ def decode_image(encoded: tf.Tensor, channels: int = 3) -> tf.Tensor:
         return tf.ensure_shape(image, (None, None, 4))
     image = tf.case(
         [
-            (is_jpeg(encoded), lambda: decode_jpeg(encoded)),
+            (
+                is_jpeg(encoded),
+                lambda: tf.io.decode_jpeg(encoded, 3, dct_method=JPEG_METHOD),
+            ),
             (starts_with(encoded, b"BM"), lambda: decode_bmp(encoded)),
             (starts_with(encoded, b"GIF8"), lambda: decode_gif(encoded)),
             (is_webp(encoded), lambda: decode_webp(encoded)),
@@ -71,11 +78,6 @@ def is_jpeg(encoded: tf.Tensor) -> tf.Tensor:
 def is_webp(encoded: tf.Tensor) -> tf.Tensor:
     """Return whether a file starts like a WebP."""
     return starts_with(encoded, b"RIFF") & starts_with(encoded, b"WEBP", 8)
-
-
-def decode_jpeg(encoded: tf.Tensor) -> tf.Tensor:
-    """Return the pixels (H, W, 3) of a JPEG."""
-    return tf.io.decode_jpeg(encoded, 3, dct_method=JPEG_METHOD)
 
 
 def decode_webp(encoded: tf.Tensor) -> tf.Tensor:
@@ -165,41 +167,24 @@ def decode_gif(encoded: tf.Tensor) -> tf.Tensor:
         lambda: part(10, control) + b"\0" + part(control + 1, frame + 1),
         lambda: part(10, frame + 1),
     )
-    image = tf.io.decode_image(
-        tf.strings.join(
-            [
-                part(0, 6),
-                part(frame + 5, frame + 9),
-                between,
-                b"\0\0\0\0",
-                part(frame + 5, tf.size(data)),
-            ]
-        ),
-        3,
-        expand_animations=False,
-    )
+    whole = [part(0, 6), part(frame + 5, frame + 9), between, b"\0\0\0\0"]
+    whole = tf.strings.join([*whole, part(frame + 5, tf.size(data))])
+    image = tf.io.decode_image(whole, 3, expand_animations=False)
     is_transparent = (control > 0) & (data[control] % 2 > 0)
     index = tf.where(
         is_transparent, data[tf.where(control > 0, control + 3, 0)], 0
     )
     palette = tf.where(data[frame + 9] & 128 > 0, frame + 10, 13)
     colour = tf.cast(data[palette + 3 * index :][:3], tf.uint8)
-    below, beside = (
-        tf.maximum(rows - top - height, 0),
-        tf.maximum(columns - left - width, 0),
-    )
+    below = tf.maximum(rows - top - height, 0)
+    beside = tf.maximum(columns - left - width, 0)
     border = [[top, below], [left, beside], [0, 0]]
     is_inside = tf.pad(tf.ones_like(image, tf.bool), border)
     return tf.where(is_inside, tf.pad(image, border), colour)
 
 
 def bytes_of(encoded: tf.Tensor, length: int | None = None) -> tf.Tensor:
-    """Return the bytes of a string as integers, followed by zeros.
-
-    Args:
-        encoded: The string.
-        length: Number of bytes of the result.
-    """
+    """Return the bytes of a string as integers, with zeros up to a length."""
     data = tf.io.decode_raw(encoded, tf.uint8, fixed_length=length)
     return tf.cast(data, tf.int32)
 
@@ -237,7 +222,7 @@ def cut_window(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
 
     Args:
         image: Pixels (H, W, C).
-        window: Top, left, height and width of the window.
+        window: Top, left, height and width.
     """
     part = tf.slice(
         image,
@@ -257,21 +242,19 @@ def turn_upright(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
         image: Pixels (H, W, C), as they are stored.
         encoded: The bytes of the file.
     """
+
+    def metadata_of_png():
+        return split_after(encoded, "eXIf"), encoded
+
+    def metadata_of_webp():
+        # Behind the name of the chunk comes its length.
+        return take(split_after(encoded, "EXIF"), 4, MOST), encoded
+
     exif, xmp = tf.case(
         [
             (is_jpeg(encoded), lambda: metadata_of_jpeg(encoded)),
-            (
-                starts_with(encoded, b"\x89PNG"),
-                lambda: (split_after(encoded, "eXIf"), encoded),
-            ),
-            (
-                is_webp(encoded),
-                lambda: (
-                    # Behind the name of the chunk comes its length.
-                    take(split_after(encoded, "EXIF"), 4, MOST),
-                    encoded,
-                ),
-            ),
+            (starts_with(encoded, b"\x89PNG"), metadata_of_png),
+            (is_webp(encoded), metadata_of_webp),
         ],
         lambda: (NOTHING, NOTHING),
     )
@@ -386,12 +369,7 @@ def read_xmp(xmp: tf.Tensor) -> tf.Tensor:
 
 
 def turn(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Return the image (H, W, C) or (W, H, C), turned upright.
-
-    Args:
-        image: Pixels (H, W, C).
-        orientation: See `read_exif`.
-    """
+    """Return the image of an orientation, see `read_exif`, turned upright."""
 
     def is_one_of(*numbers):
         return tf.reduce_any(orientation == tf.constant(numbers))
@@ -413,9 +391,3 @@ def turn(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
         return tf.gather(pixels, columns[:, None] + rows)  # (W, H, C)
 
     return tf.cond(orientation >= 5, transpose, flip)
-
-
-# The types of whole numbers in TIFF, by their bytes.
-WHOLE_NUMBERS = {1: [6], 2: [3, 8], 4: [4, 9]}
-MOST = 2**16  # Bytes of Exif data; a segment of a JPEG has no more.
-NOTHING = ""

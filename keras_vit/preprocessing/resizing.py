@@ -64,7 +64,13 @@ def _resize_small(image, step):
 
 def _central_crop(image, step):
     size = step["height"], step["width"]
-    start = (tf.shape(image)[:2] - size) // 2
+    words = f"central_crop takes images of {size[0]} x {size[1]} pixels or more"
+    shape = tf.shape(image)
+    check = tf.debugging.Assert(
+        tf.reduce_all(shape[:2] >= size), [words, "Received:", shape]
+    )
+    with tf.control_dependencies([check] if check is not None else []):
+        start = (shape[:2] - size) // 2
     return tf.slice(image, tf.concat([start, [0]], 0), (*size, image.shape[-1]))
 
 

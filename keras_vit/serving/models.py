@@ -40,7 +40,7 @@ class LoadedModel:
         call: Takes the name of a signature and its inputs; returns its
             outputs, both arrays by name.
         description: For the page, of a TFLite file; see
-            `keras_vit.export.contract.describe`.
+            `keras_vit.export.contract.ExportRequest.describe`.
     """
 
     signature_defs: Mapping[str, dict]

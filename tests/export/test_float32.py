@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.export import export_tflite
+from keras_vit.export import export_file
 from keras_vit.export.contract import compute_dtypes, in_float32
 from tests.export.conftest import make_model
 
@@ -42,7 +42,15 @@ def test_a_model_around_a_vit_is_rebuilt_in_float32(dtype, images):
 def test_a_sequential_model_of_mixed_precision_goes_to_tflite(images, tmp_path):
     model = keras.Sequential([make_model(dtype="mixed_bfloat16")])
     model.build((None, *images.shape[1:]))
-    report = export_tflite(model, tmp_path / "x.tflite", images, "float32")
+    # The input is not rounded, either.
+    wide = keras.Sequential([make_model()])
+    np.testing.assert_allclose(
+        in_float32(model).predict_on_batch(images),
+        wide.predict_on_batch(images),
+        atol=1e-6,
+    )
+    choices = {"tflite_quantizations": ["float32"]}
+    report = export_file(model, tmp_path / "x.tflite", images, **choices)
     assert report.max_difference < 1e-5
 
 

@@ -37,26 +37,26 @@ def test_answers_and_features_are_those_of_the_model(choices, images):
     assert reads_one_token(model) == ("pooling" not in choices)
 
 
-def test_the_last_block_is_asked_for_one_token(model, images, monkeypatch):
-    seen = {}
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_the_last_block_is_asked_for_one_token(is_wrapped, images, monkeypatch):
+    model, seen = make_model(), {}
+    layers = [model, keras.layers.Softmax()]
+    outer = keras.Sequential(layers) if is_wrapped else model
+    before = [len(layer._inbound_nodes) for layer in model.layers]
     for name in ("block_00", "block_01"):
         mlp = model.get_layer(name).mlp
         call = mlp.call
 
         def record(tokens, training=None, name=name, call=call):
-            seen[name] = tuple(tokens.shape)
+            seen[name] = tokens.shape[1]
             return call(tokens, training=training)
 
         monkeypatch.setattr(mlp, "call", record)
-    make_forward(model)(images[:2])
-    width = model.config.width
-    assert seen == {"block_00": (2, 13, width), "block_01": (2, 1, width)}
-
-
-def test_the_model_remembers_nothing_of_it(model, images):
-    before = [len(layer._inbound_nodes) for layer in model.layers]
-    make_forward(model)(images[:2])
-    assert [len(layer._inbound_nodes) for layer in model.layers] == before
+    make_forward(outer)(images[:2])
+    assert seen == {"block_00": 13, "block_01": 1}
+    # The model remembers nothing of it.
+    after = [len(layer._inbound_nodes) for layer in model.layers]
+    assert after == before
 
 
 def wrap(model, before=lambda x: x, behind=lambda x: x):
@@ -156,16 +156,3 @@ def test_what_they_do_not_say_is_said(images):
     assert list(make_forward(embedding, "features")(images[:2])) == ["features"]
     with pytest.raises(ValueError, match="'logits', 'prob.*output='scores'"):
         make_forward(embedding, "scores")
-
-
-def test_the_last_block_of_a_wrapped_model_is_asked_for_one_token(
-    images, monkeypatch
-):
-    model = make_model()
-    mlp, seen = model.get_layer("block_01").mlp, []
-    call = mlp.call
-    monkeypatch.setattr(
-        mlp, "call", lambda x, **_: seen.append(x.shape[1]) or call(x)
-    )
-    make_forward(keras.Sequential([model, keras.layers.Softmax()]))(images[:1])
-    assert seen == [1]

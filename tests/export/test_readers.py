@@ -10,52 +10,33 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_vit.export import ExportOptions, Serving, export_saved_model
+from keras_vit.export import ExportOptions, Serving
 from keras_vit.export.contract import ExportRequest
 from keras_vit.export.formats.saved_model import (
-    expected_records,
     make_endpoints,
+    make_questions,
+    make_reader,
 )
 from keras_vit.serving.tf_serving import WARMUP_FILE, read_warmup
-from tests import commands
-from tests.export.conftest import make_model
+from tests.export.conftest import NAMES
 
-ROOT = pathlib.Path(__file__).parents[2]
-TENSORFLOW = pathlib.Path(tf.__file__).parent
-LIBRARY = TENSORFLOW / "libtensorflow_cc.so.2"
-SERVING = Serving(
-    class_names=["ant", "bee", "cat", "dog", "eel", "fox", "gnu"],
-    top=3,
-    use_attention=True,
-)
+TOP = 3
 ARRAY_SIGNATURES = ["attention", "features", "serve_uint8", "serving_default"]
 
 
 @pytest.fixture(scope="module")
-def model():
-    return make_model()
-
-
-@pytest.fixture(scope="module")
-def images():
-    random = np.random.default_rng(1)
-    return random.uniform(-1, 1, (8, 32, 24, 3)).astype("float32")
-
-
-@pytest.fixture(scope="module")
-def folder(model, images, tmp_path_factory):
-    path = tmp_path_factory.mktemp("export") / "1"
-    export_saved_model(model, path, images, SERVING)
-    return path
+def folder(bundle):
+    return pathlib.Path(bundle["saved_model"].path)
 
 
 @pytest.fixture(scope="module")
 def questions(model, images):
     """Return a request for each signature, with the outputs of Keras."""
-    request = ExportRequest(model, images, ExportOptions(SERVING))
+    serving = Serving(class_names=NAMES, top=TOP, use_attention=True)
+    request = ExportRequest(model, images[:8], ExportOptions(serving))
     endpoints = make_endpoints(model, request.serving)
-    records = expected_records(request, endpoints)
-    return {question.signature: question for question in records}
+    found = make_questions(request, endpoints, make_reader(request), False)
+    return {question.signature: question for question in found}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +54,7 @@ def assert_same(answers, expected):
     assert answers.keys() == expected.keys()
     for name, values in expected.items():
         if "labels" in answers:
-            values = values[:, : SERVING.top]  # Keras names all.
+            values = values[:, :TOP]  # Keras names all.
         if values.dtype == object:
             np.testing.assert_array_equal(answers[name], values)
         else:
@@ -129,7 +110,7 @@ def test_in_a_process_without_this_package(
 ):
     """All signatures, batches of 1, 3 and 8."""
     for name, question in questions.items():
-        ((_, values),) = question.inputs.items()
+        values = question.inputs
         # Bytes as numbers: NumPy's own files of objects are pickles.
         if values.dtype == object:
             for number, content in enumerate(values):
@@ -169,92 +150,29 @@ def test_in_a_process_without_this_package(
                 answers = dict(file)
             if "labels" in answers:
                 answers["labels"] = answers["labels"].astype(object)
-            expected = {k: v[:size] for k, v in question.outputs.items()}
+            expected = {k: v[:size] for k, v in question.expected.items()}
             assert_same(answers, expected)
 
 
-def run_c_api(folder, definition, images, tmp_path):
-    """Return the finished process, and its answer if it has one."""
-    (given,) = definition.inputs.values()
-    (wanted,) = definition.outputs.values()
-    np.save(tmp_path / "in.npy", images)
-    process = subprocess.run(
-        [
-            sys.executable,
-            str(pathlib.Path(__file__).parent / "c_api.py"),
-            str(LIBRARY),
-            str(folder),
-            given.name,
-            wanted.name,
-            str(tmp_path / "in.npy"),
-            str(tmp_path / "out.npy"),
-        ],
-        env={"TF_CPP_MIN_LOG_LEVEL": "3", "PATH": ""},
-        capture_output=True,
-        text=True,
-    )
-    answer = None if process.returncode else np.load(tmp_path / "out.npy")
-    return process, answer
-
-
-@pytest.mark.skipif(not LIBRARY.exists(), reason="no shared library")
-class TestCFunctions:
-    @pytest.mark.parametrize("name", ARRAY_SIGNATURES)
-    def test_answer_as_keras(
-        self, name, folder, questions, definitions, tmp_path
-    ):
-        ((_, values),) = questions[name].inputs.items()
-        ((_, expected),) = questions[name].outputs.items()
-        process, answer = run_c_api(
-            folder, definitions[name], values[:3], tmp_path
-        )
-        assert process.returncode == 0, process.stderr
-        np.testing.assert_allclose(answer, expected[:3], atol=1e-5)
-
-    @pytest.mark.parametrize("name", ARRAY_SIGNATURES)
-    def test_refuse_another_size(
-        self, name, folder, questions, definitions, tmp_path
-    ):
-        """Four images of a quarter have as many pixels as one."""
-        ((_, values),) = questions[name].inputs.items()
-        quarters = np.zeros((4, 16, 12, 3), values.dtype)
-        process, _ = run_c_api(folder, definitions[name], quarters, tmp_path)
-        assert process.returncode == 3  # TF_INVALID_ARGUMENT
-        assert "16,12" in process.stderr
-
-
-@pytest.mark.slow
-def test_openvino(folder, questions):
-    openvino = pytest.importorskip("openvino")
-    question = questions["serving_default"]
-    core = openvino.Core()
-    # Unlike `openvino.convert_model`, this reports nothing to its makers.
-    graph = core.read_model(folder)
-    read = core.compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    for size in (1, 3, 8):
-        (answer,) = read(question.inputs["images"][:size]).values()
-        np.testing.assert_allclose(
-            answer, question.outputs["logits"][:size], atol=1e-5
-        )
-
-
-@pytest.mark.slow
-def test_saved_model_cli(folder, questions, tmp_path, subprocess_environment):
-    question = questions["serving_default"]
-    np.save(tmp_path / "images.npy", question.inputs["images"])
-    command = ["-m", "tensorflow.python.tools.saved_model_cli"]
-    where = ["--dir", str(folder), "--tag_set", "serve"]
-    where += ["--signature_def", "serving_default"]
-    environment = subprocess_environment
-    shown = commands.run([*command, "show", *where], environment).stdout
-    assert "inputs['images']" in shown and "outputs['logits']" in shown
-    words = ["--inputs", f"images={tmp_path / 'images.npy'}"]
-    words += ["--outdir", tmp_path]
-    result = commands.run([*command, "run", *where, *words], environment)
-    assert result.returncode == 0, result.stderr
-    np.testing.assert_allclose(
-        np.load(tmp_path / "logits.npy"), question.outputs["logits"], atol=1e-5
-    )
+def test_in_a_session_as_servers_and_programs_in_c_load_it(folder, questions):
+    """By the SignatureDefs alone; batches of 1 and 3, and no other size."""
+    v1 = tf.compat.v1
+    with v1.Session(graph=tf.Graph()) as session:
+        graph = v1.saved_model.loader.load(session, ["serve"], str(folder))
+        for name in ARRAY_SIGNATURES:
+            definition, question = graph.signature_def[name], questions[name]
+            [given] = definition.inputs.values()
+            [wanted] = definition.outputs.values()
+            [expected] = question.expected.values()
+            for size in (1, 3):
+                values = {given.name: question.inputs[:size]}
+                found = session.run(wanted.name, values)
+                np.testing.assert_allclose(found, expected[:size], atol=1e-5)
+            # Four images of a quarter have as many pixels as one.
+            quarters = np.zeros((4, 16, 12, 3), question.inputs.dtype)
+            words = "16,12|16, 12"
+            with pytest.raises((ValueError, tf.errors.OpError), match=words):
+                session.run(wanted.name, {given.name: quarters})
 
 
 def test_warm_up_asks_every_signature_and_knows_the_answer(folder, questions):
@@ -265,5 +183,5 @@ def test_warm_up_asks_every_signature_and_knows_the_answer(folder, questions):
         inputs = {k: tf.constant(v) for k, v in record.inputs.items()}
         answers = loaded[record.signature](**inputs)
         assert_same({k: v.numpy() for k, v in answers.items()}, record.outputs)
-        expected = questions[record.signature].outputs
+        expected = questions[record.signature].expected
         assert_same(record.outputs, {k: v[:1] for k, v in expected.items()})

@@ -33,7 +33,7 @@ def make_package(name, files, version="1.2.3"):
 
 @contextlib.contextmanager
 def stand_in_engine():
-    """Give a folder with packages that export_web takes for LiteRT.js."""
+    """Give a folder with packages that the web format takes for LiteRT.js."""
     files = {}
     with tempfile.TemporaryDirectory() as folder:
         for real, names in web.ENGINE_FILES.items():
@@ -56,21 +56,6 @@ class Registry(http.server.ThreadingHTTPServer):
             stem = package.name.rpartition("/")[2]
             path = f"/{package.name}/-/{stem}-{package.version}.tgz"
             self.answers[path] = content
-            described = {
-                "name": package.name,
-                "version": package.version,
-                "dist": {
-                    "tarball": self.address + path,
-                    "shasum": hashlib.sha1(content).hexdigest(),
-                },
-            }
-            document = {
-                "name": package.name,
-                "dist-tags": {"latest": package.version},
-                "versions": {package.version: described},
-            }
-            name = package.name.replace("/", "%2f")
-            self.answers[f"/{name}"] = json.dumps(document).encode()
 
     def __enter__(self):
         self.thread = threading.Thread(target=self.serve_forever, args=(0.05,))

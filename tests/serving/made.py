@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import VisionTransformer, ViTConfig
-from keras_vit.export import Serving, export_saved_model
+from keras_vit.export import Serving, export_file
 
 SHAPE = (8, 12, 3)
 
@@ -73,4 +73,4 @@ def export_model(path, seed):
         weight.assign(value + (1 if weight.name == "gamma" else 0))
     images = random.uniform(-1, 1, (3, *SHAPE)).astype("float32")
     serving = Serving(class_names=NAMES, top=3, use_attention=True)
-    export_saved_model(model, str(path), images, serving)
+    export_file(model, path, images, serving=serving)

@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.export.formats.tflite import export_tflite, to_tflite
+from keras_vit.export import export_file
+from keras_vit.export.formats.tflite import to_tflite
 from keras_vit.serving import ServingError, connect
 from keras_vit.serving.models import ServedModel, find_models
 from tests.serving.running import make_model, run_server, spec, wait_until
@@ -179,7 +180,13 @@ def address(network, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tflite")
     path = folder / "any" / "1" / "float32.tflite"
     path.parent.mkdir(parents=True)
-    export_tflite(network, path, IMAGES, "float32", batch_size=None)
+    export_file(
+        network,
+        path,
+        IMAGES,
+        tflite_quantizations=["float32"],
+        tflite_batch_size=None,
+    )
     for name, arguments in (
         ("two", ("float32", 2)),
         ("int8", ("int8", 1, IMAGES)),

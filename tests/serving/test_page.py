@@ -14,7 +14,7 @@ import tensorflow as tf
 import yaml
 
 from keras_vit import VisionTransformer, ViTConfig
-from keras_vit.export import Serving, export_saved_model
+from keras_vit.export import Serving, export_file
 from keras_vit.serving.tf_serving import write_models_config
 from tests import commands
 from tests.serving.servers import GrpcServer, Models, RestServer
@@ -46,7 +46,7 @@ def checkout(tmp_path_factory):
             weight.assign(value + (1 if weight.name == "gamma" else 0))
         path = folder / FOLDER / "digits" / str(version)
         serving = Serving(class_names=[str(i) for i in range(10)])
-        export_saved_model(model, str(path), images.astype("f4"), serving)
+        export_file(model, path, images.astype("f4"), serving=serving)
     write_models_config(folder / FOLDER)
     keras.utils.save_img(folder / "digit.png", images[0], scale=True)
     python = folder / ".venv/bin/python"

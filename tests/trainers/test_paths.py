@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from trainers.data.datasets import open_dataset
 from trainers.evaluation.evaluation import evaluate
-from trainers.export.exporting import export_source
+from trainers.export_model import export_source
 from trainers.loop.checkpoints import Checkpoints
 from trainers.loop.errors import CheckpointError
 from trainers.loop.metrics import read_metrics

@@ -4,7 +4,7 @@ import concurrent.futures
 import dataclasses
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -39,9 +39,7 @@ class ResponseTimes:
 
     Args:
         signature: Name of the signature.
-        p50: Median in milliseconds.
-        p90: 90th percentile in milliseconds.
-        p99: 99th percentile in milliseconds.
+        p50: Median in milliseconds; `p90` and `p99` are other percentiles.
         requests_per_second: Rate of all threads together.
     """
 
@@ -71,18 +69,37 @@ class ServerReport:
 
     def __str__(self):
         """Return the tables as Markdown."""
-        tables = [format_checks(self.checks)] if self.checks else []
+        tables = []
+        if self.checks:
+            rows = []
+            for x in self.checks:
+                difference = (
+                    "" if x.difference is None else f"{x.difference:.1e}"
+                )
+                rows.append(
+                    (x.what, x.signature, difference, x.fault or "right")
+                )
+            heads = ("check", "signature", "difference", "verdict")
+            tables.append(format_table(heads, rows))
         if self.times:
-            tables.append(format_times(self.times))
+            rows = []
+            for times in self.times:
+                name, *numbers = dataclasses.astuple(times)
+                rows.append((name, *(f"{number:.1f}" for number in numbers)))
+            heads = ("signature", "p50 ms", "p90 ms", "p99 ms", "requests/s")
+            tables.append(format_table(heads, rows))
         return "\n\n".join(tables)
 
     def to_json(self) -> dict:
         """Return the report for JSON, with nan as a string."""
-        return {
-            "passed": self.passed,
-            "checks": [check_to_json(check) for check in self.checks],
-            "latencies": [vars(times) for times in self.times],
-        }
+        checks = []
+        for check in self.checks:
+            number = check.difference
+            if number is not None and not np.isfinite(number):
+                number = str(number)
+            checks.append(vars(check) | {"difference": number})
+        times = [vars(row) for row in self.times]
+        return {"passed": self.passed, "checks": checks, "latencies": times}
 
 
 def fill_report(
@@ -251,7 +268,7 @@ CHECKS = {
 def compare(expected, found, tolerance) -> tuple[float, str]:
     """Return the largest difference, and the faults."""
     bound = Tolerance(max_difference=tolerance)
-    agreement = compare_outputs(expected, found, bound, kind="server")
+    agreement = compare_outputs(expected, found, bound)
     return agreement.max_difference, "; ".join(agreement.faults)
 
 
@@ -297,12 +314,6 @@ def measure_response_times(
 ) -> ResponseTimes:
     """Send a request of the warm-up file many times, and time the responses.
 
-    Args:
-        client: A client of the version of the export.
-        record: The request.
-        num_requests: Number of requests.
-        concurrency: Number of concurrent requests.
-
     Raises:
         ServingError: If the server refuses a request.
     """
@@ -320,40 +331,6 @@ def measure_response_times(
     return ResponseTimes(
         record.signature, *percentiles.tolist(), num_requests / whole
     )
-
-
-def format_checks(checks: Iterable[Check]) -> str:
-    """Return the table of the checks."""
-    rows = []
-    for check in checks:
-        number = "" if check.difference is None else f"{check.difference:.1e}"
-        rows.append(
-            (check.what, check.signature, number, check.fault or "right")
-        )
-    return format_table(("check", "signature", "difference", "verdict"), rows)
-
-
-def format_times(times: Iterable[ResponseTimes]) -> str:
-    """Return the table of the response times."""
-    rows = []
-    for row in times:
-        name, *numbers = dataclasses.astuple(row)
-        rows.append((name, *(f"{number:.1f}" for number in numbers)))
-    columns = ("signature", "p50 ms", "p90 ms", "p99 ms", "requests/s")
-    return format_table(columns, rows)
-
-
-def check_to_json(check: Check) -> dict:
-    """Return a check for JSON, with nan as a string.
-
-    Example:
-        >>> check_to_json(Check("answer", "features", np.nan))["difference"]
-        'nan'
-    """
-    number = check.difference
-    if number is not None and not np.isfinite(number):
-        number = str(number)
-    return vars(check) | {"difference": number}
 
 
 def say(text: str):

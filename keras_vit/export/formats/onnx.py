@@ -1,4 +1,11 @@
-"""Export as an ONNX file, for ONNX Runtime and other runtimes."""
+"""Export as an ONNX file, for ONNX Runtime and other runtimes.
+
+The input is `images`, float32 (B, H, W, C) in the range of the model or uint8
+pixels, of any batch size; the output is `logits`, `probabilities` or
+`features`. Images of another size are an error. A mixed-precision model is
+converted to float32. ONNX's checker validates the file. Its metadata has the
+description of the model under the key "keras_vit", as JSON.
+"""
 
 import functools
 import json
@@ -9,74 +16,25 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from keras_vit.export.agreement import (
-    FLOAT32,
-    Agreement,
-    compare,
-    expected_outputs,
-    make_noise,
-    run_in_batches,
-)
+from keras_vit.export.agreement import FLOAT32
 from keras_vit.export.contract import (
     KEY,
     ExportRequest,
     Format,
-    Serving,
-    export_file,
+    Loaded,
+    Written,
     make_forward,
-    normalize_images,
     to_text,
 )
 from keras_vit.models.features import name_output
+from keras_vit.preprocessing import preprocess_input
 from keras_vit.preprocessing.description import to_uint8
 
 OPSET = 15  # From 2021; nothing newer is needed.
 MAX_BYTES = 2**31  # Bytes in a file of protocol buffers.
 
 
-def export_onnx(
-    model: keras.Model,
-    path: str | os.PathLike,
-    images: np.ndarray,
-    *,
-    serving: Serving | None = None,
-    takes_pixels: bool = False,
-    **choices,
-) -> Agreement:
-    """Write `model` as an ONNX file that accepts any batch size.
-
-    The input is `images`, float32 (B, H, W, C) in the range of the model; the
-    output is `logits`, `probabilities` or `features`. Images of another size
-    are an error. A mixed-precision model is converted to float32. The complete
-    file appears after ONNX's checker has validated it and the outputs of ONNX
-    Runtime were compared with those of `model`. Its metadata has the
-    description of the model under the key "keras_vit", as JSON. Needs the
-    packages onnx, onnxruntime and tf2onnx.
-
-    Args:
-        model: A model with a fixed image size, below 2 GiB.
-        path: The file to write; must not exist and end in `.onnx`.
-        images: Images to compare outputs on, (B, H, W, C), in the range of
-            the model.
-        serving: Pre- and post-processing of the model, for the description.
-        takes_pixels: Whether the file takes uint8 pixels from 0 to 255, which
-            it normalises itself. `images` are rounded for the comparison.
-        **choices: The arguments `name`, `tolerance` and `must_agree` of
-            `keras_vit.export.export_file`, which also has the results and
-            the errors.
-    """
-    return export_file(
-        FORMAT,
-        model,
-        path,
-        images,
-        serving=serving or Serving(),
-        onnx_takes_pixels=takes_pixels,
-        **choices,
-    )
-
-
-def write(request: ExportRequest, folder: pathlib.Path) -> list[Agreement]:
+def write(request: ExportRequest, folder: pathlib.Path) -> list[Written]:
     """Write `model.onnx` into an empty folder."""
     import onnx
 
@@ -86,29 +44,21 @@ def write(request: ExportRequest, folder: pathlib.Path) -> list[Agreement]:
             "`model` must be below 2 GiB, the limit of the format. Received: "
             f"{model.count_params():,} weights of 4 bytes"
         )
-    images, preprocess, pixels_per_side = request.images, None, None
+    questions, preprocess, pixels_per_side = request.ask(), None, None
     if request.options.onnx_takes_pixels:
         mode = request.serving.settings.normalization
-        preprocess = functools.partial(normalize_images, mode=mode)
-        images, pixels_per_side = to_uint8(images, mode), 1
+        preprocess = functools.partial(
+            preprocess_input, data_format="channels_last", mode=mode
+        )
+        pixels, pixels_per_side = to_uint8(request.images, mode), 1
         # Rounding to pixels changes the outputs.
-        expected = expected_outputs(model, preprocess(images).numpy())
-    else:
-        expected = request.float32_expected
+        questions = request.ask(pixels, preprocess(pixels))
     proto = to_onnx(model, preprocess, request.serving.output)
     description = request.describe(pixels_per_side)
     onnx.helper.set_model_props(proto, {KEY: to_text(description)})
     onnx.save(proto, path)
     onnx.checker.check_model(path, full_check=True)
-    agreement = compare(
-        expected,
-        run_onnx(path, images),
-        request.tolerance or FLOAT32,
-        path=path,
-        kind="onnx",
-        num_bytes=path.stat().st_size,
-    )
-    return [agreement]
+    return [Written(path, "onnx", load(path), questions, FLOAT32)]
 
 
 def to_onnx(
@@ -186,40 +136,32 @@ def convert_erfc(graph, node, name, arguments):
     graph.make_node("Sub", operands, outputs=[output], **kind)
 
 
-def run_onnx(path: str | os.PathLike, images: np.ndarray) -> np.ndarray:
-    """Return the outputs of an ONNX file for `images`."""
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(
-        os.fspath(path), providers=["CPUExecutionProvider"]
-    )
-    (tensor,) = session.get_inputs()
-    return run_in_batches(
-        lambda batch: session.run(None, {tensor.name: batch})[0],
-        np.asarray(images, input_dtype(tensor)),
-    )
-
-
-def input_dtype(tensor) -> str:
-    """Return the dtype of ONNX Runtime's description of an input."""
-    return "uint8" if tensor.type == "tensor(uint8)" else "float32"
-
-
-def start(path: str, shape: tuple[int, ...], threads: int) -> Callable:
-    """Load an ONNX file; return a function that runs it on noise."""
+def load(
+    path: str | os.PathLike,
+    threads: int | None = None,
+    batch_size: int | None = None,
+) -> Loaded:
+    """Load an ONNX file."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    # Spinning threads would slow down the next measurement.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if threads:
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        # Spinning threads would slow down the next measurement.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(
-        path, options, providers=["CPUExecutionProvider"]
+        str(path), options, providers=["CPUExecutionProvider"]
     )
     (tensor,) = session.get_inputs()
-    images = make_noise(shape, input_dtype(tensor))
-    return lambda: session.run(None, {tensor.name: images})
+    (output,) = session.get_outputs()
+    dtype = "uint8" if tensor.type == "tensor(uint8)" else "float32"
+
+    def call(batch, signature="serving_default"):
+        inputs = {tensor.name: np.asarray(batch, dtype)}
+        return {output.name: session.run(None, inputs)[0]}
+
+    return Loaded(call, (None, *tensor.shape[1:]), dtype)
 
 
 def read_metadata(path: str) -> dict | None:
@@ -233,7 +175,7 @@ def read_metadata(path: str) -> dict | None:
 
 FORMAT = Format(
     write=write,
-    start=start,
+    load=load,
     suffix=".onnx",
     packages=("onnx", "onnxruntime", "tf2onnx"),
     read=read_metadata,

@@ -1,6 +1,24 @@
-"""Export as a TensorFlow SavedModel, for TF Serving and plain TensorFlow."""
+"""Export as a TensorFlow SavedModel, for TF Serving and plain TensorFlow.
+
+Its signatures, in float32 unless stated otherwise:
+
+`serving_default`: `images` (B, H, W, C) in the range of the model, to `logits`
+or `probabilities` (B, classes), or `features` of a model without a head.
+`serve_uint8`: the same for uint8 pixels from 0 to 255. `serve_bytes`:
+`image_bytes` (B,), JPEG or PNG files, to `labels` (B, k), strings, and
+`probabilities` (B, k), highest first. `features`: `images` to the input of the
+head, (B, D). On request, `attention`: `images` to `rollout` (B, h, w); see
+`keras_vit.analysis.attention_grid`; and `attention_bytes`: `image_bytes` to
+`rollout` and `images` (B, H, W, C), as the model receives them, scaled to
+[0, 1].
+
+Images of another size are an error. The weights are stored once. A warm-up
+file contains a request and the response for each signature; TF Serving runs
+the requests before the model receives traffic.
+"""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -14,29 +32,26 @@ from keras_vit.errors import first_line
 from keras_vit.export.agreement import (
     BATCH_SIZE,
     FLOAT32,
-    Agreement,
     Tolerance,
-    compare_outputs,
     expected_outputs,
-    join,
-    make_noise,
-    run_in_batches,
-    size_on_disk,
+    read_for_model,
 )
 from keras_vit.export.contract import (
     ExportRequest,
     Format,
+    Loaded,
+    Question,
     Serving,
-    check_serving,
+    Written,
     compute_dtypes,
-    export_file,
     make_forward,
-    normalize_images,
     to_text,
 )
 from keras_vit.layers.base import as_float32
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS, name_output
-from keras_vit.preprocessing.description import to_uint8
+from keras_vit.preprocessing import preprocess_input
+from keras_vit.preprocessing.description import to_fractions, to_uint8
+from keras_vit.preprocessing.model_inputs import read_first_layers
 from keras_vit.serving.tf_serving import (
     WARMUP_FILE,
     WarmupRecord,
@@ -48,103 +63,79 @@ DESCRIPTION_FILE = "assets.extra/keras_vit.json"  # Servers ignore it.
 FILE_CHANNELS = (1, 3, 4)  # Channels that PNG and JPEG files can have.
 # In 16 bits, rounding alone can change the last bit of a pixel.
 IN_16_BITS = Tolerance(cosine=0.9999)
-# A file may be decoded and resized with another order of operations.
+# TensorFlow rounds the weights of its filters to float32, NumPy does not.
+OF_RESIZED = Tolerance(relative_difference=1e-4)
+# Versions of the JPEG library may decode to a neighbouring level.
 OF_FILES = Tolerance(cosine=0.999)
 
 
-def export_saved_model(
-    model: keras.Model,
-    path: str | os.PathLike,
-    images: np.ndarray,
-    serving: Serving | None = None,
-    **choices,
-) -> Agreement:
-    """Write `model` as a SavedModel that runs without Keras.
-
-    Its signatures, in float32 unless stated otherwise:
-
-    `serving_default`: `images` (B, H, W, C) in the range of the model, to
-    `logits` or `probabilities` (B, classes), or `features` of a model without
-    a head. `serve_uint8`: the same for uint8 pixels from 0 to 255.
-    `serve_bytes`: `image_bytes` (B,), JPEG or PNG files, to `labels` (B, k),
-    strings, and `probabilities` (B, k), highest first. `features`: `images`
-    to the input of the head, (B, D). On request, `attention`: `images` to
-    `rollout` (B, h, w); see `keras_vit.analysis.attention_grid`; and
-    `attention_bytes`: `image_bytes` to `rollout` and `images` (B, H, W, C), as
-    the model receives them, scaled to [0, 1].
-
-    Images of another size are an error. The weights are stored once. A
-    warm-up file contains a request and the response for each signature; TF
-    Serving runs the requests before the model receives traffic. The complete
-    folder appears after the outputs of all signatures were compared with those
-    of `model`.
-
-    Args:
-        model: A model with a fixed image size.
-        path: The folder to write; must not exist. TF Serving expects its name
-            to be a version number.
-        images: Images to compare outputs on, (B, H, W, C).
-        serving: Pre- and post-processing on the server.
-        **choices: The arguments `name`, `tolerance` and `must_agree` of
-            `keras_vit.export.export_file`, which also has the errors.
-
-    Returns:
-        The comparison of the export with `model`: the largest difference of
-        all signatures, and the classes of `serving_default`.
-    """
-    serving = serving or Serving()
-    return export_file(FORMAT, model, path, images, serving=serving, **choices)
-
-
-def write(request: ExportRequest, folder: pathlib.Path) -> list[Agreement]:
+def write(request: ExportRequest, folder: pathlib.Path) -> list[Written]:
     """Write the SavedModel and its warm-up file into an empty folder."""
     import tensorflow as tf
 
     in_16_bits = compute_dtypes(request.model) & {"bfloat16", "float16"}
-    tolerance = request.tolerance or (IN_16_BITS if in_16_bits else FLOAT32)
     endpoints = make_endpoints(request.model, request.serving)
     write_endpoints(folder, endpoints)
     description = folder / DESCRIPTION_FILE
     description.parent.mkdir(exist_ok=True)
     description.write_text(to_text(request.describe()), encoding="utf-8")
-    loaded = tf.saved_model.load(str(folder))
-    agreements, records = [], []
-    for record in expected_records(request, endpoints):
-        serve = loaded.signatures[record.signature]
-        outputs = call_signature(serve, record.inputs)
-        agreement = compare_outputs(
-            record.outputs, outputs, tolerance, path=folder, kind="saved_model"
-        )
-        agreements.append(agreement.named(record.signature))
-        first = {name: values[:1] for name, values in record.inputs.items()}
-        response = call_signature(serve, first)
-        records.append(WarmupRecord(record.signature, first, response))
+    loaded = load(folder)
+    read = make_reader(request)
+    questions = [*make_questions(request, endpoints, read, bool(in_16_bits))]
+    records = []
+    for question in questions:
+        (key,) = endpoints[question.signature][1:]
+        first = question.inputs[:1]
+        response = loaded.call(first, question.signature)
+        inputs = {key.name: first}
+        records.append(WarmupRecord(question.signature, inputs, response))
     write_warmup(folder / WARMUP_FILE, records)
-    warnings = []
-    serve = loaded.signatures.get("serve_bytes")
-    files = request.options.files if serve else {}
-    for index, content in files.items():
+    images, contents, warnings = [], [], []
+    files = request.options.files if "serve_bytes" in endpoints else ()
+    for index, content in enumerate(files):
         try:
-            outputs = serve(image_bytes=tf.constant([content]))
-        except tf.errors.OpError as error:
-            text = f"serve_bytes cannot read the file of image {index}"
-            warnings.append(f"{text}: {first_line(error)}")
-            continue
-        agreement = compare_outputs(
-            rank(request, request.expected[index : index + 1]),
-            {name: x.numpy() for name, x in outputs.items()},
-            OF_FILES,
-            path=folder,
-            kind="saved_model",
+            images.append(read(content))
+            loaded.call(np.array([content], object), "serve_bytes")
+            contents.append(content)
+        except (ValueError, tf.errors.OpError) as error:
+            images = images[: len(contents)]
+            warnings.append(f"file {index}: {first_line(error)}")
+    if contents:
+        questions.append(
+            Question(
+                np.array(contents, object),
+                rank(
+                    request, expected_outputs(request.model, np.stack(images))
+                ),
+                "serve_bytes",
+                OF_FILES,
+                "image files",
+            )
         )
-        agreements.append(agreement.named(f"file of image {index}"))
-    agreement = join(agreements)
-    agreement = dataclasses.replace(
-        agreement,
-        num_bytes=size_on_disk(folder),
-        warnings=(*agreement.warnings, *warnings),
-    )
-    return [agreement]
+    tolerance = IN_16_BITS if in_16_bits else FLOAT32
+    warnings = tuple(f"serve_bytes cannot read {text}" for text in warnings)
+    return [
+        Written(folder, "saved_model", loaded, questions, tolerance, warnings)
+    ]
+
+
+def load(
+    path: str | os.PathLike,
+    threads: int | None = None,
+    batch_size: int | None = None,
+) -> Loaded:
+    """Load a SavedModel; TensorFlow has its threads for all of them."""
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(str(path))  # The weights live as long as it.
+
+    def call(values, signature="serving_default"):
+        outputs = loaded.signatures[signature](tf.constant(values))
+        return {key: x.numpy() for key, x in outputs.items()}
+
+    serve = loaded.signatures["serving_default"]
+    (spec,) = serve.structured_input_signature[1].values()
+    return Loaded(call, tuple(spec.shape), spec.dtype.name)
 
 
 def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, tuple]:
@@ -157,12 +148,9 @@ def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, tuple]:
         model: A model with a fixed image size.
         serving: Pre- and post-processing on the server, complete.
 
-    Raises:
-        ValueError: If `serving` does not fit the model.
     """
     import tensorflow as tf
 
-    check_serving(model, serving)
     image_shape = model.input_shape[1:]
     shape = (None, *image_shape)
     floats = tf.TensorSpec(shape, tf.float32, "images")
@@ -181,7 +169,7 @@ def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, tuple]:
 
     def serve_uint8(images):
         mode = serving.settings.normalization
-        return serve(normalize_images(images, mode))
+        return serve(preprocess_input(images, "channels_last", mode))
 
     def serve_bytes(image_bytes):
         outputs = serve(decode_inputs(image_bytes, image_shape, serving))
@@ -273,18 +261,42 @@ def decode_inputs(image_bytes, image_shape: tuple[int, ...], serving: Serving):
     from keras_vit.preprocessing.decoding import decode_image, turn_upright
     from keras_vit.preprocessing.resizing import apply_steps
 
-    def read_whole_image(encoded):
+    def read_image(encoded):
         image = decode_image(encoded, image_shape[-1])
         image = turn_upright(image, encoded)
         image = apply_steps(image, serving.steps(image_shape[:2]))
-        return normalize_images(image, serving.settings.normalization)
+        mode = serving.settings.normalization
+        return preprocess_input(
+            tf.cast(image, tf.float32), "channels_last", mode
+        )
 
-    read_image = serving.read_image or read_whole_image
     return tf.map_fn(
         # AutoGraph would search the function for control flow, for each file.
         tf.autograph.experimental.do_not_convert(read_image),
         image_bytes,
         fn_output_signature=tf.TensorSpec(image_shape, tf.float32),
+    )
+
+
+def make_reader(request: ExportRequest) -> Callable[[bytes], np.ndarray]:
+    """Return the function from a file to the image that Keras would be given.
+
+    If the first layers of the model scale pixels, they decide what they take,
+    not `serving`.
+    """
+    *image_size, channels = request.model.input_shape[1:]
+    settings = request.serving.settings
+    try:
+        found, is_measured = read_first_layers(request.model)
+    except ValueError:
+        is_measured = False
+    if is_measured:
+        settings = found
+    return functools.partial(
+        read_for_model,
+        channels=channels,
+        steps=request.serving.steps(image_size),
+        normalization=settings.mean_and_deviation,
     )
 
 
@@ -309,52 +321,53 @@ def name_classes(outputs: dict, serving: Serving) -> dict:
     return {"labels": labels, "probabilities": top.values}
 
 
-def expected_records(
-    request: ExportRequest, endpoints: dict[str, tuple]
-) -> Iterator[WarmupRecord]:
-    """Yield a request for each signature and the response of Keras to it."""
-    model, serving = request.model, request.serving
-    name = name_output(model, serving.output)
+def make_questions(
+    request: ExportRequest,
+    endpoints: dict[str, tuple],
+    read: Callable[[bytes], np.ndarray],
+    in_16_bits: bool,
+) -> Iterator[Question]:
+    """Yield a question for each signature, with the answer of Keras."""
+    model, name = request.model, request.output
+    settings = request.serving.settings
     images = np.asarray(request.images, "float32")
-    outputs = {name: request.expected}
-    yield WarmupRecord("serving_default", {"images": images}, outputs)
+    yield Question(images, {name: request.expected})
     images = images[:BATCH_SIZE]
-    mode = serving.settings.normalization
-    pixels = to_uint8(images, mode)
-    scaled = normalize_images(pixels, mode).numpy()
-    outputs = {name: expected_outputs(model, scaled)}
-    yield WarmupRecord("serve_uint8", {"images": pixels}, outputs)
-    files = {"image_bytes": encode_larger(pixels)}
+    pixels = to_uint8(images, settings.normalization)
+    mean, deviation = map(np.float32, settings.mean_and_deviation)
+    seen = (pixels / np.float32(255) - mean) / deviation
+    outputs = {name: expected_outputs(model, seen)}
+    yield Question(pixels, outputs, "serve_uint8")
+    files = encode_larger(pixels)
+    of_files = None if in_16_bits else OF_RESIZED
+    seen = None
     if "serve_bytes" in endpoints:
-        shape = model.input_shape[1:]
-        scaled = decode_inputs(files["image_bytes"], shape, serving).numpy()
-        outputs = rank(request, expected_outputs(model, scaled))
-        yield WarmupRecord("serve_bytes", files, outputs)
+        seen = np.stack([read(content) for content in files])
+        outputs = rank(request, expected_outputs(model, seen))
+        yield Question(files, outputs, "serve_bytes", of_files)
     # The layers run one by one, without tracing, on all tokens.
-    forward = make_forward(model, serving.output, is_short=False)
+    forward = make_forward(model, request.serving.output, is_short=False)
     features = as_float32(forward(images)["features"])
-    yield WarmupRecord("features", {"images": images}, {"features": features})
-    for name, inputs in (
-        ("attention", {"images": images}),
-        ("attention_bytes", files),
-    ):
-        if name in endpoints:
-            outputs = endpoints[name][0](*inputs.values())
-            outputs = {key: as_float32(x) for key, x in outputs.items()}
-            yield WarmupRecord(name, inputs, outputs)
+    yield Question(images, {"features": features}, "features")
+    if "attention" in endpoints:
+        outputs = {"rollout": as_float32(attention_grid(model, images))}
+        yield Question(images, outputs, "attention")
+    if "attention_bytes" in endpoints:
+        outputs = {
+            "rollout": as_float32(attention_grid(model, seen)),
+            "images": to_fractions(seen, settings.normalization),
+        }
+        yield Question(files, outputs, "attention_bytes", of_files)
 
 
 def rank(request: ExportRequest, outputs: np.ndarray) -> dict:
-    """Return what `serve_bytes` gives for outputs, but with all classes.
-
-    Classes with equal probabilities may swap places.
-    """
+    """Return what `serve_bytes` gives for outputs, but with all classes."""
     import tensorflow as tf
 
-    model, serving = request.model, request.serving
-    ranking = dataclasses.replace(serving, top=model.output_shape[-1])
-    outputs = {name_output(model, serving.output): tf.constant(outputs)}
-    outputs = name_classes(outputs, ranking)
+    ranking = dataclasses.replace(
+        request.serving, top=request.model.output_shape[-1]
+    )
+    outputs = name_classes({request.output: tf.constant(outputs)}, ranking)
     return {key: np.asarray(x) for key, x in outputs.items()}
 
 
@@ -372,19 +385,6 @@ def encode_larger(pixels: np.ndarray) -> np.ndarray:
     return np.array(files, object)
 
 
-def call_signature(serve: Callable, inputs: dict[str, np.ndarray]) -> dict:
-    """Return the outputs of a loaded signature, computed in batches."""
-    import tensorflow as tf
-
-    ((name, values),) = inputs.items()
-
-    def run(batch):
-        outputs = serve(**{name: tf.constant(batch)})
-        return {key: x.numpy() for key, x in outputs.items()}
-
-    return run_in_batches(run, values)
-
-
 def read_saved_description(path: str) -> dict | None:
     """Return the description in a SavedModel, or None."""
     file = pathlib.Path(path, DESCRIPTION_FILE)
@@ -393,25 +393,9 @@ def read_saved_description(path: str) -> dict | None:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def start(path: str, shape: tuple[int, ...], threads: int) -> Callable:
-    """Load a SavedModel; return a function that runs `serving_default`."""
-    import tensorflow as tf
-
-    loaded = tf.saved_model.load(path)
-    serve = loaded.signatures["serving_default"]
-    ((name, spec),) = serve.structured_input_signature[1].items()
-    images = make_noise(shape, spec.dtype.as_numpy_dtype)
-
-    def run(loaded=loaded):  # The weights live as long as `loaded`.
-        outputs = serve(**{name: tf.constant(images)})
-        return [output.numpy() for output in outputs.values()]
-
-    return run
-
-
 FORMAT = Format(
     write=write,
-    start=start,
+    load=load,
     suffix="",
     entry="saved_model.pb",
     read=read_saved_description,

@@ -1,4 +1,11 @@
-"""Export as a TFLite file, for phones and other small devices."""
+"""Export as a TFLite file, for phones and other small devices.
+
+The file uses only built-in operations, so every TFLite runtime can load it.
+Images of another size are an error. A mixed-precision model is converted to
+float32. The names of the classes, one per line, and the description of the
+model are in the file as `labels.txt` and `model.json`, where the TFLite task
+libraries and `zipfile` find them.
+"""
 
 import contextlib
 import dataclasses
@@ -16,91 +23,25 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_vit.export.agreement import (
-    FLOAT32,
-    Agreement,
-    Tolerance,
-    batches,
-    compare,
-    expected_outputs,
-    make_noise,
-    run_in_batches,
-)
+from keras_vit.export.agreement import FLOAT32, Tolerance, batches
 from keras_vit.export.contract import (
     ExportOptions,
     ExportRequest,
     Format,
-    Serving,
+    Loaded,
+    Written,
     check_packages,
-    export_file,
-    normalize_images,
     to_text,
 )
 from keras_vit.export.formats.saved_model import write_default_endpoint
-from keras_vit.models.features import name_output
+from keras_vit.preprocessing import preprocess_input
 from keras_vit.preprocessing.description import Mode, to_uint8
 from keras_vit.tables import pick
 
 LABELS, DESCRIPTION = "labels.txt", "model.json"
 
 
-def export_tflite(
-    model: keras.Model,
-    path: str | os.PathLike,
-    images: np.ndarray,
-    quantization: str = "dynamic_int8",
-    *,
-    batch_size: int | None = 1,
-    calibration_images: np.ndarray | None = None,
-    takes_pixels: bool = False,
-    serving: Serving | None = None,
-    **choices,
-) -> Agreement:
-    """Write `model` as a TFLite file.
-
-    The file uses only built-in operations, so every TFLite runtime can load
-    it. Images of another size are an error. A mixed-precision model is
-    converted to float32. The names of the classes, one per line, and the
-    description of the model are in the file as `labels.txt` and `model.json`,
-    where the TFLite task libraries and `zipfile` find them. The complete file
-    appears after its outputs were computed with LiteRT and compared with those
-    of `model`.
-
-    Args:
-        model: A model with a fixed image size.
-        path: The file to write; must not exist and end in `.tflite`.
-        images: Images to compare outputs on, (B, H, W, C), in the range of
-            the model.
-        quantization: A key of QUANTIZATIONS. "float32". "float16": half the
-            size. "dynamic_int8": int8 weights, with scales of the inputs
-            computed in each call; a quarter of the size, and the fastest on a
-            CPU. "int8": only integers, including inputs and outputs, for
-            integer-only devices; less accurate. "static_int8": only the matrix
-            products in int8, with ranges measured beforehand.
-        batch_size: The only batch size that the file accepts; None for any.
-        calibration_images: Images to measure the ranges of int8 numbers, at
-            least about a hundred typical ones; for "int8" and "static_int8".
-        takes_pixels: Whether the file takes uint8 pixels; see `PixelInput`.
-        serving: Pre- and post-processing of the model, for the description.
-        **choices: The arguments `name`, `tolerance` and `must_agree` of
-            `keras_vit.export.export_file`, which also has the results and
-            the errors.
-    """
-    return export_file(
-        FORMAT,
-        model,
-        path,
-        images,
-        serving=serving or Serving(),
-        tflite_quantizations=[quantization],
-        tflite_batch_size=batch_size,
-        calibration_images=calibration_images,
-        tflite_takes_pixels=takes_pixels,
-        **choices,
-    )
-
-
-def check_options(options: ExportOptions, is_calibrated: bool):
+def check_options(options: ExportOptions):
     """Raise an error if a TFLite option is invalid; see `Format.check`."""
     names = options.tflite_quantizations
     if not names or len(set(names)) < len(names):
@@ -118,7 +59,7 @@ def check_options(options: ExportOptions, is_calibrated: bool):
     for name in names:
         row = pick(QUANTIZATIONS, name, "tflite_quantizations")
         check_packages(row.packages)
-        if row.needs_calibration and not is_calibrated:
+        if row.needs_calibration and options.calibration_images is None:
             raise ValueError(
                 "`calibration_images` (in the command, --calibration_split) "
                 f"must be given for quantization={name!r}, which measures the "
@@ -131,17 +72,26 @@ def check_options(options: ExportOptions, is_calibrated: bool):
             )
 
 
-def write(request: ExportRequest, folder: pathlib.Path) -> list[Agreement]:
+def write(request: ExportRequest, folder: pathlib.Path) -> list[Written]:
     """Write a TFLite file for each quantization into an empty folder.
 
     The labels and the description are in each file, and beside it.
     """
-    pixels = None
-    if request.options.tflite_takes_pixels:
-        serving = request.serving
-        steps = serving.steps(request.model.input_shape[1:3])
-        pixels = find_pixel_input(steps, serving.settings.normalization)
-    texts = make_texts(request, pixels)
+    pixels, options = None, request.options
+    if options.tflite_takes_pixels:
+        steps = request.serving.steps(request.model.input_shape[1:3])
+        normalization = request.serving.settings.normalization
+        pixels = find_pixel_input(steps, normalization)
+    description = request.describe(pixels and pixels.pixels_per_side)
+    texts = {DESCRIPTION: to_text(description)}
+    if (names := description["class_names"]) is not None:
+        broken = [name for name in names if name.splitlines() != [name]]
+        if broken:
+            raise ValueError(
+                "`class_names` must each fit in a line of text. "
+                f"Received: {broken[0]!r}"
+            )
+        texts = {LABELS: "".join(f"{name}\n" for name in names), **texts}
     for name, text in texts.items():
         (folder / name).write_text(text, "utf-8", newline="\n")
     return [
@@ -149,11 +99,11 @@ def write(request: ExportRequest, folder: pathlib.Path) -> list[Agreement]:
             request,
             folder / f"{name}.tflite",
             name,
-            request.options.tflite_batch_size,
+            options.tflite_batch_size,
             texts,
             pixels,
         )
-        for name in request.options.tflite_quantizations
+        for name in options.tflite_quantizations
     ]
 
 
@@ -161,48 +111,49 @@ def write_file(
     request: ExportRequest,
     path: pathlib.Path,
     quantization: str,
-    batch_size: int | None = 1,
-    texts: Mapping[str, str] | None = None,
+    batch_size: int | None,
+    texts: Mapping[str, str],
     pixels: "PixelInput | None" = None,
-) -> Agreement:
-    """Write a TFLite file, and compare it with the model."""
-    model, output = request.float32_model, request.serving.output
-    tolerance = request.tolerance or QUANTIZATIONS[quantization].tolerance
-    if name_output(model, output) == "features":
-        # The largest feature is not a class.
+) -> Written:
+    """Write a TFLite file, and read it back."""
+    row, calibration = QUANTIZATIONS[quantization], None
+    if row.needs_calibration:
+        calibration = request.options.calibration_images
+        calibration = np.asarray(calibration, "float32")
+        shape, expected = calibration.shape, request.model.input_shape
+        if shape[1:] != expected[1:] or not len(calibration):
+            raise ValueError(
+                "`calibration_images` must be one or more images of the "
+                f"model, {expected}. Received: shape={shape}"
+            )
+    content = to_tflite(
+        request.float32_model,
+        quantization,
+        batch_size,
+        calibration,
+        request.serving.output,
+        pixels,
+    )
+    # TFLite's metadata stores associated files in a zip archive behind the
+    # model. A runtime reads only the model before it.
+    buffer = io.BytesIO(content)
+    if texts:
+        with zipfile.ZipFile(buffer, "a") as archive:
+            for name, text in texts.items():
+                # Uncompressed, as the task libraries require; without a date,
+                # so that equal models give equal files.
+                archive.writestr(zipfile.ZipInfo(name), text)
+    path.write_bytes(buffer.getvalue())
+    questions, tolerance = request.ask(), row.tolerance
+    if pixels is not None:
+        given = pixels.round(request.images)
+        questions = request.ask(given, pixels.expected_images(given))
+    if request.output == "features":  # The largest one is not a class.
         tolerance = dataclasses.replace(
             tolerance, top1_agreement=0.0, expected_top1_agreement=0.0
         )
-    calibration = request.options.calibration_images
-    if QUANTIZATIONS[quantization].needs_calibration:
-        calibration = np.asarray(calibration, "float32")
-        expected_shape = model.input_shape[1:]
-        if calibration.shape[1:] != expected_shape or not len(calibration):
-            raise ValueError(
-                "`calibration_images` must be one or more images of the "
-                f"model, {model.input_shape}. "
-                f"Received: shape={calibration.shape}"
-            )
-    images = request.images
-    if pixels is None:
-        expected = request.float32_expected
-    else:
-        images = pixels.round(images)
-        expected = expected_outputs(model, pixels.expected_images(images))
-    content = to_tflite(
-        model, quantization, batch_size, calibration, output, pixels
-    )
-    if texts:
-        content = append_archive(content, texts)
-    path.write_bytes(content)
-    return compare(
-        expected,
-        run_tflite(content, images),
-        tolerance,
-        path=path,
-        kind=f"tflite {quantization}",
-        num_bytes=len(content),
-    )
+    kind = f"tflite {quantization}"
+    return Written(path, kind, load(path), questions, tolerance)
 
 
 def to_tflite(
@@ -241,86 +192,36 @@ def to_tflite(
         )
 
 
-def run_tflite(content: bytes, images: np.ndarray) -> np.ndarray:
-    """Return the outputs of a TFLite file, in float32.
-
-    Integers with a scale stand for floats.
-    """
+def load(
+    path: str | os.PathLike,
+    threads: int | None = None,
+    batch_size: int | None = None,
+) -> Loaded:
+    """Load a TFLite file. Integers with a scale stand for floats."""
     from ai_edge_litert.interpreter import Interpreter
 
-    interpreter = Interpreter(model_content=content, num_threads=os.cpu_count())
+    interpreter = Interpreter(str(path), num_threads=threads or os.cpu_count())
     runner = interpreter.get_signature_runner()
     ((name, inputs),) = runner.get_input_details().items()
-    (outputs,) = runner.get_output_details().values()
+    ((output, outputs),) = runner.get_output_details().items()
     dtype, (scale, zero) = inputs["dtype"], inputs["quantization"]
     out_scale, out_zero = outputs["quantization"]
 
-    def run(batch):
+    def call(batch, signature="serving_default"):
         if scale:
             bounds = np.iinfo(dtype)
             batch = np.rint(batch / scale + zero).clip(bounds.min, bounds.max)
-        (found,) = runner(**{name: batch.astype(dtype)}).values()
+        found = runner(**{name: batch.astype(dtype)})[output]
         if out_scale:
             found = out_scale * (found.astype("float32") - out_zero)
-        return found.astype("float32")
+        return {output: found.astype("float32")}
 
-    size = inputs["shape_signature"][0]  # -1 for any.
-    return run_in_batches(run, np.asarray(images), max(size, 0))
-
-
-def start(path: str, shape: tuple[int, ...], threads: int) -> Callable:
-    """Load a TFLite file; return a function that runs it on noise."""
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreter = Interpreter(path, num_threads=threads)
-    (inputs,) = interpreter.get_input_details()
-    (outputs,) = interpreter.get_output_details()
-    # A file that takes pixels may take more of them than the model.
-    shape = (shape[0], *inputs["shape_signature"][1:])
-    if inputs["shape_signature"][0] == -1:
-        interpreter.resize_tensor_input(inputs["index"], shape)
-    interpreter.allocate_tensors()
-    images = make_noise(shape, inputs["dtype"])
-
-    def run():
-        interpreter.set_tensor(inputs["index"], images)
-        interpreter.invoke()
-        return interpreter.get_tensor(outputs["index"])
-
-    return run
-
-
-def make_texts(
-    request: ExportRequest, pixels: "PixelInput | None" = None
-) -> dict[str, str]:
-    """Return the content of the files that describe a TFLite file, by name."""
-    description = request.describe(pixels and pixels.pixels_per_side)
-    texts = {DESCRIPTION: to_text(description)}
-    names = description["class_names"]
-    if names is None:
-        return texts
-    broken = [name for name in names if name.splitlines() != [name]]
-    if broken:
-        raise ValueError(
-            "`class_names` must each fit in a line of text. "
-            f"Received: {broken[0]!r}"
-        )
-    return {LABELS: "".join(f"{name}\n" for name in names), **texts}
-
-
-def append_archive(content: bytes, texts: Mapping[str, str]) -> bytes:
-    """Append texts to a TFLite file, in a zip archive.
-
-    TFLite's metadata stores associated files in this way. A runtime reads only
-    the model before the archive.
-    """
-    buffer = io.BytesIO(content)
-    with zipfile.ZipFile(buffer, "a") as archive:
-        for name, text in texts.items():
-            # Uncompressed, as the task libraries require; without a date, so
-            # that equal models give equal files.
-            archive.writestr(zipfile.ZipInfo(name), text)
-    return buffer.getvalue()
+    count, *shape = inputs["shape_signature"]  # -1 for any.
+    return Loaded(
+        call,
+        (None if count < 0 else int(count), *map(int, shape)),
+        "float32" if scale else np.dtype(dtype).name,
+    )
 
 
 def read_archive(path: str | os.PathLike) -> dict[str, Any] | None:
@@ -423,7 +324,9 @@ class PixelInput:
         if self.method is not None:
             size = [side // 2 for side in pixels.shape[1:3]]
             images = METHODS[self.method](images, size)
-        return normalize_images(images, self.normalization).numpy()
+        return preprocess_input(
+            images, "channels_last", self.normalization
+        ).numpy()
 
     def prepare(self, pixels):
         """Return the input of the model, with operations of TFLite.
@@ -438,7 +341,7 @@ class PixelInput:
         if self.method is not None:
             images = halve(images, HALVINGS[self.method])
             images = tf.clip_by_value(images, 0.0, 255.0)  # If it overshoots.
-        return normalize_images(images, self.normalization)
+        return preprocess_input(images, "channels_last", self.normalization)
 
 
 def halve(images, weights: Sequence[float]):
@@ -595,7 +498,7 @@ QUANTIZATIONS = {
 
 FORMAT = Format(
     write=write,
-    start=start,
+    load=load,
     suffix=".tflite",
     packages=("ai_edge_litert",),
     check=check_options,

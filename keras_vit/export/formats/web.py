@@ -1,8 +1,13 @@
-"""Export as a web page that runs the model in the browser, with LiteRT.js."""
+"""Export as a web page that runs the model in the browser, with LiteRT.js.
+
+The folder has only static files: the page, the model as a TFLite file, and
+LiteRT.js from the npm registry, checked against a hash. Any web server can
+serve it; the page sends requests only for these files, and photos stay in the
+browser.
+"""
 
 import base64
 import contextlib
-import dataclasses
 import hashlib
 import html
 import importlib.resources
@@ -10,26 +15,21 @@ import json
 import os
 import pathlib
 import re
-import shutil
-import subprocess
 import tarfile
 import urllib.request
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-import keras
-import numpy as np
-
-from keras_vit.export.agreement import Agreement, size_on_disk
 from keras_vit.export.contract import (
     ExportOptions,
     ExportRequest,
     Format,
-    Serving,
-    export_file,
+    Loaded,
+    Written,
     to_text,
 )
-from keras_vit.export.formats.tflite import QUANTIZATIONS, write_file
+from keras_vit.export.formats import tflite
+from keras_vit.export.formats.tflite import QUANTIZATIONS
 from keras_vit.files import draft_folder
 from keras_vit.tables import pick
 from keras_vit.version import __version__
@@ -91,19 +91,19 @@ WASM_UTILS = NpmPackage(
 ENGINE_FILES = {
     LITERT: {
         "dist/index.js": "litert/index.js",
-        "wasm/litert_wasm_internal.js": "litert/wasm/litert_wasm_internal.js",
-        "wasm/litert_wasm_internal.wasm": (
-            "litert/wasm/litert_wasm_internal.wasm"
-        ),
-        "wasm/litert_wasm_compat_internal.js": (
-            "litert/wasm/litert_wasm_compat_internal.js"
-        ),
-        "wasm/litert_wasm_compat_internal.wasm": (
-            "litert/wasm/litert_wasm_compat_internal.wasm"
-        ),
+        **{
+            f"wasm/{name}": f"litert/wasm/{name}"
+            for name in (
+                "litert_wasm_internal.js",
+                "litert_wasm_internal.wasm",
+                "litert_wasm_compat_internal.js",
+                "litert_wasm_compat_internal.wasm",
+            )
+        },
     },
     WASM_UTILS: {"dist/index.js": "litert/wasm-utils.js"},
 }
+REGISTRY = "https://registry.npmjs.org"
 IMPORT_MAP = json.dumps(
     {
         "imports": {
@@ -120,78 +120,10 @@ POLICY = (
 )
 
 
-def export_web(
-    model: keras.Model,
-    path: str | os.PathLike,
-    images: np.ndarray,
-    *,
-    serving: Serving | None = None,
-    quantization: str = "float32",
-    engine_dir: str | os.PathLike | None = None,
-    **choices,
-) -> Agreement:
-    """Write a web page that classifies photos with `model`.
-
-    The folder has only static files: the page, the model as a TFLite file,
-    and LiteRT.js from the npm registry, checked against a hash. Any web
-    server can serve it; the page sends requests only for these files, and
-    photos stay in the browser. The folder appears after the outputs of the
-    TFLite file were compared with those of `model`.
-
-    Args:
-        model: A classifier with a fixed image size, and 1 or 3 channels.
-        path: The folder to write; must not exist.
-        images: Images to compare outputs on, (B, H, W, C).
-        serving: Pre- and post-processing; the page does the same.
-        quantization: A key of QUANTIZATIONS that needs no calibration.
-        engine_dir: A folder with the packages that `npm pack` writes.
-            Default: they are fetched once and kept in the cache.
-        **choices: The arguments `name`, the title of the page, `tolerance`
-            and `must_agree` of `keras_vit.export.export_file`, which also has
-            the results and the errors.
-
-    Raises:
-        OSError: If the packages cannot be fetched.
-    """
-    return export_file(
-        FORMAT,
-        model,
-        path,
-        images,
-        serving=serving or Serving(),
-        web_quantization=quantization,
-        web_engine_dir=engine_dir,
-        **choices,
-    )
-
-
-def write(request: ExportRequest, folder: pathlib.Path) -> list[Agreement]:
+def write(request: ExportRequest, folder: pathlib.Path) -> list[Written]:
     """Write the page into an empty folder."""
     quantization = request.options.web_quantization
     description = request.describe()
-    check_description(description)
-    write_page_files(folder, description)
-    write_engine(folder, request.options.web_engine_dir)
-    agreement = write_file(request, folder / "model.tflite", quantization)
-    write_manifest(folder)
-    agreement = dataclasses.replace(
-        agreement,
-        path=str(folder),
-        kind=f"web {quantization}",
-        num_bytes=size_on_disk(folder),
-    )
-    return [agreement]
-
-
-def check_options(options: ExportOptions, is_calibrated: bool):
-    """Check the quantization and fetch the packages; see `Format.check`."""
-    usable = {k: q for k, q in QUANTIZATIONS.items() if not q.needs_calibration}
-    pick(usable, options.web_quantization, "web_quantization")
-    fetch_engine(options.web_engine_dir)
-
-
-def check_description(description: Mapping):
-    """Raise a ValueError unless the page can run such a model."""
     channels = description["input"]["channels"]
     if channels not in (1, 3):
         raise ValueError(
@@ -204,11 +136,25 @@ def check_description(description: Mapping):
             "layer is one, pass `output`. Received: "
             f"{description['name']!r}, which returns features"
         )
-    if description["image_steps"] is None:
-        raise ValueError(
-            "`serving` must have `image_steps` beside `read_image`, because a "
-            "web page cannot call Python. Received: image_steps=None"
-        )
+    write_page_files(folder, description)
+    write_engine(folder, request.options.web_engine_dir)
+    written = tflite.write_file(
+        request, folder / "model.tflite", quantization, 1, {}
+    )
+    write_manifest(folder)
+    return [written._replace(path=folder, kind=f"web {quantization}")]
+
+
+def load(path: str | os.PathLike, **options) -> Loaded:
+    """Load the model of a page, with the LiteRT of Python."""
+    return tflite.load(pathlib.Path(path, "model.tflite"), **options)
+
+
+def check_options(options: ExportOptions):
+    """Check the quantization and fetch the packages; see `Format.check`."""
+    usable = {k: q for k, q in QUANTIZATIONS.items() if not q.needs_calibration}
+    pick(usable, options.web_quantization, "web_quantization")
+    fetch_engine(options.web_engine_dir)
 
 
 def write_page_files(folder: pathlib.Path, description: Mapping):
@@ -327,13 +273,11 @@ def check_integrity(path: pathlib.Path, package: NpmPackage):
 
 def download(package: NpmPackage, folder: pathlib.Path):
     """Write the archive of a package into a folder, unchecked."""
-    npm = shutil.which("npm")
-    if npm:
-        pack_with_npm(npm, package, folder)
-        return
-    base = find_registry(package)
     stem = package.name.rpartition("/")[2]
-    url = f"{base}/{package.name}/-/{stem}-{package.version}.tgz"
+    url = (
+        f"{find_registry(package)}/{package.name}/-/"
+        f"{stem}-{package.version}.tgz"
+    )
     try:
         with urllib.request.urlopen(url, timeout=FETCH_SECONDS) as answer:
             content = answer.read(MAX_FILE_BYTES)
@@ -342,36 +286,8 @@ def download(package: NpmPackage, folder: pathlib.Path):
     (folder / package.file_name).write_bytes(content)
 
 
-def pack_with_npm(npm: str, package: NpmPackage, folder: pathlib.Path):
-    """Write the archive of a package into a folder with `npm pack`."""
-    name = f"{package.name}@{package.version}"
-    try:
-        result = subprocess.run(
-            [
-                npm,
-                "pack",
-                name,
-                "--ignore-scripts",
-                "--loglevel=error",
-                f"--pack-destination={folder}",
-            ],
-            capture_output=True,
-            text=True,
-            timeout=FETCH_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        raise TimeoutError(
-            f"`npm pack {name}` took more than {FETCH_SECONDS} s."
-        ) from None
-    if result.returncode or not (folder / package.file_name).is_file():
-        lines = [line for line in result.stderr.splitlines() if line.strip()]
-        raise OSError(
-            f"`npm pack {name}` failed:\n" + "\n".join(lines[:6] or ["?"])
-        )
-
-
 def find_registry(package: NpmPackage) -> str:
-    """Return the address of the registry in the configuration of npm."""
+    """Return the address of the registry that npm would use."""
     settings = {}
     for folder in (pathlib.Path.home(), pathlib.Path()):
         with contextlib.suppress(OSError):
@@ -384,15 +300,8 @@ def find_registry(package: NpmPackage) -> str:
         settings.get(f"{scope}:registry")
         or chosen.get("npm_config_registry")
         or settings.get("registry")
+        or REGISTRY
     )
-    if not found:
-        raise OSError(
-            f"The npm package {package.name} cannot be fetched, because npm is "
-            "not installed and no registry is configured. Install npm; or name "
-            "a registry in the environment variable npm_config_registry; or "
-            "pass a folder that contains the packages as "
-            "`web_engine_dir` (in the command, --web_engine_dir)."
-        )
     return found.rstrip("/")
 
 
@@ -421,6 +330,8 @@ FORMAT = Format(
     suffix="",
     entry="index.html",
     packages=("ai_edge_litert",),
+    load=load,
+    has_latency=False,
     check=check_options,
     read=read_page,
 )

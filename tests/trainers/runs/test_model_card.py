@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from trainers.evaluation.evaluation import evaluate
-from trainers.export.exporting import export_source
+from trainers.export_model import export_source
 from trainers.loop.loop import Loop
 from trainers.paths import ContentError
 from trainers.recipes.recipe import Recipe
@@ -92,7 +92,7 @@ def test_a_damaged_file_is_found_before_the_work(
 ):
     monkeypatch.setattr(Loop, "train", None)
     monkeypatch.setattr("trainers.evaluation.evaluation.predict_dataset", None)
-    monkeypatch.setattr("trainers.export.exporting.export_model", None)
+    monkeypatch.setattr("trainers.export_model.export_model", None)
     copy = Run(shutil.copytree(run.folder, tmp_path / "copy"))
     (copy.folder / name).write_bytes(content)
     with pytest.raises(ContentError, match=name):

@@ -13,7 +13,7 @@ from tests.tiny import tiny_config
 from trainers.data.datasets import open_dataset
 from trainers.evaluation.evaluation import evaluate
 from trainers.evaluation.file_predictions import predict_each
-from trainers.export.exporting import export_source
+from trainers.export_model import export_source
 from trainers.runs.named_model import NamedModel
 from trainers.runs.teacher import find_normalization
 
