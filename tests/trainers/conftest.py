@@ -39,7 +39,7 @@ def graphs_as_written():
     tf.config.optimizer.set_experimental_options({switch: before})
 
 
-FEW_UPDATES = {"runs", "models"}
+FEW_UPDATES = {"runs", "models", "evaluation"}
 FEW_UPDATES |= {
     "test_train.py",
     "test_paths.py",

@@ -17,7 +17,7 @@ from tests import commands
 from trainers.data.datasets import open_dataset
 from trainers.evaluation.evaluation import evaluate
 from trainers.evaluation.file_predictions import predict_each
-from trainers.evaluation.predictions import predict_files, take_images
+from trainers.evaluation.predictions import take_images
 from trainers.export_model import export_source
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
@@ -78,17 +78,13 @@ def test_a_server_says_of_a_file_what_predict_says(run, exported, tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (30, 20, 1), "uint8")
     content = tf.io.encode_png(pixels).numpy()
     (tmp_path / "image.png").write_bytes(content)
-    [expected] = predict_files(run, [str(tmp_path / "image.png")], top=3)
+    [expected] = predict_each(run, [str(tmp_path / "image.png")], top=3)
     loaded = tf.saved_model.load(str(exported[0] / "saved_model/digits/1"))
     serve = loaded.signatures["serve_bytes"]
     answers = serve(image_bytes=tf.constant([content]))
-    names = [name for _, name, _ in expected]
-    assert [x.decode() for x in answers["labels"][0].numpy()] == names
-    np.testing.assert_allclose(
-        answers["probabilities"][0],
-        [score for _, _, score in expected],
-        atol=1e-5,
-    )
+    names, scores = zip(*expected.classes)
+    assert [x.decode() for x in answers["labels"][0].numpy()] == [*names]
+    np.testing.assert_allclose(answers["probabilities"][0], scores, atol=1e-5)
 
 
 def test_files_are_cut_and_scaled_as_for_the_evaluation(run, dataset, tmp_path):

@@ -6,13 +6,11 @@ import keras
 import numpy as np
 
 from keras_vit.models.features import name_activation
-from keras_vit.preprocessing import decode_predictions
 from keras_vit.progress import ProgressBar
 from trainers.data.batches import eval_batches, make_prepare_one
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import BadExamples, decode_file
 from trainers.data.readers.image_paths import printable
-from trainers.runs.run import Run
 
 BATCH_SIZE = 64  # Of images that are only read.
 
@@ -39,32 +37,6 @@ def load_image(
     with open(path, "rb") as file:
         pixels = decode_file(file.read(), input_shape[-1], path)
     return prepare(pixels).numpy()
-
-
-def predict_files(
-    run: Run, paths: Sequence[str], top: int = 5
-) -> list[list[tuple[str, str, float]]]:
-    """Return the most probable classes of image files, best first.
-
-    The images are preprocessed as in the evaluation of the run.
-
-    Args:
-        run: A finished run.
-        paths: Image files.
-        top: Largest number of classes to return.
-
-    Returns:
-        For each image, a list of (index, class name, probability).
-
-    Raises:
-        ValueError: If the run has no model or a file is not an image.
-        OSError: If a file cannot be read.
-    """
-    model, preprocess = run.load_model(), run.preprocess
-    shape = model.input_shape[1:]
-    images = [load_image(path, shape, preprocess) for path in paths]
-    probabilities = predict_probabilities(model, images, run.activation)
-    return decode_predictions(probabilities, top, run.load_class_names())
 
 
 def predict_probabilities(

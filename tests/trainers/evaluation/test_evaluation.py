@@ -4,14 +4,12 @@ import csv
 import dataclasses
 import errno
 import json
-import pathlib
 import re
 
 import keras
 import numpy as np
 import pytest
 
-import keras_vit
 import trainers.evaluation.predictions
 from tests.trainers.data.reading import counted
 from tests.trainers.made import (
@@ -27,7 +25,6 @@ from trainers.runs.command_line import open_source
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
 
-GOLDEN = pathlib.Path(__file__).parents[2] / "golden"
 NAMES = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu"]
 
 
@@ -56,9 +53,13 @@ def evaluate_identity(model, dataset, **choices):
     return evaluate(model, dataset, **{"preprocess": "", **choices})
 
 
-@pytest.mark.parametrize("batch_size", [1, 16, 50])
-def test_several_right_classes_as_a_loop(several, identity, batch_size):
-    report = evaluate_identity(identity, several, batch_size=batch_size)
+def test_several_right_classes_as_a_loop(
+    several, identity, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    report = evaluate_identity(identity, several, batch_size=16)
+    assert sorted(tmp_path.rglob("*")) == before  # Without a folder, no file.
     images, labels, weights = several.splits["test"]
     rows = [
         (image.ravel(), {c for c in range(7) if label[c]})
@@ -125,27 +126,13 @@ def test_report_says_what_was_evaluated_and_goes_where_it_should(
     assert report["preprocess"] == "" and report["num_left_out"] == 0
 
 
-@pytest.mark.parametrize("folder", ["file", "file/new"])
 def test_a_folder_that_cannot_be_written_is_refused_before_the_work(
-    several, tmp_path, folder
+    several, tmp_path
 ):
     (tmp_path / "file").write_text("a file")
     absent = NamedModel(str(tmp_path / "absent.keras"))
     with pytest.raises(OSError, match="`report_dir` must be a folder that can"):
-        evaluate(absent, several, report_dir=tmp_path / folder)
-
-
-def test_figures_are_shown_before_writing_fails(several, identity, tmp_path):
-    folder, shown = tmp_path / "new", []
-
-    def show(report):
-        shown.append(report)
-        folder.write_text("a file")
-
-    fault = "choose another with --report_dir. Received: report_dir='.*new'"
-    with pytest.raises(OSError, match=f"`report_dir` must be .*; {fault}"):
-        evaluate_identity(identity, several, report_dir=folder, show=show)
-    assert shown == [evaluate_identity(identity, several)]
+        evaluate(absent, several, report_dir=tmp_path / "file/new")
 
 
 def test_a_disk_that_is_full_at_the_last_file_leaves_the_former_report(
@@ -174,15 +161,6 @@ def test_a_disk_that_is_full_at_the_last_file_leaves_the_former_report(
     assert not list((tmp_path / "new").iterdir())
 
 
-def test_a_named_model_without_a_folder_writes_nothing(
-    several, identity, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    before = sorted(tmp_path.rglob("*"))
-    evaluate_identity(identity, several)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 def test_a_test_set_of_some_classes_counts_their_logits_alone(
     several, identity, tmp_path, monkeypatch
 ):
@@ -204,16 +182,9 @@ def test_a_test_set_of_some_classes_counts_their_logits_alone(
     chances = np.exp(kept) / np.exp(kept).sum(-1, keepdims=True)
     loss = -np.log((chances * labels).sum(-1)).mean()
     assert report["loss"] == pytest.approx(loss, rel=1e-5)
+    assert "top5_accuracy" not in report  # Of three.
     table = (tmp_path / "report/confusion.csv").read_text().splitlines()
     assert table[0] == "true class,bee,dog,gnu" and len(table) == 4
-
-
-def test_few_classes_have_no_top5(several, tmp_path, monkeypatch):
-    split = made_split(np.eye(5), np.eye(5))
-    few = MadeDataset({"test": split}, NAMES[:5])
-    path = save_identity(tmp_path / "five.keras", 5)
-    report = evaluate_identity(NamedModel(path), few)
-    assert report["accuracy"] == 1 and "top5_accuracy" not in report
 
 
 def test_the_model_of_a_run_by_its_file_answers_as_the_run(run, digits):
@@ -231,55 +202,19 @@ def test_the_model_of_a_run_by_its_file_answers_as_the_run(run, digits):
 
 def test_another_split(run, digits):
     source, dataset = open_source(str(run.folder), eval_split="train[:90]")
-    assert isinstance(source, Run)
+    assert source == Run(run.folder)
     report = evaluate(source, dataset)
     assert (report["split"], report["num_examples"]) == ("train[:90]", 90)
     pairs = list(digits.examples("train").take(90).as_numpy_iterator())
     images = np.stack([image for image, _ in pairs]) / 127.5 - 1
+    labels = np.array([label for _, label in pairs])
     logits = run.load_model().predict(images.astype("float32"), verbose=0)
-    hits = logits.argmax(-1) == [label for _, label in pairs]
+    hits = logits.argmax(-1) == labels
     assert report["accuracy"] == pytest.approx(hits.mean())
-
-
-def test_a_checkpoint_answers_on_grey_images_as_on_their_copies(digits):
-    path = GOLDEN / "official_token.npz"
-    model = NamedModel(str(path), is_grey=True).load_model()
-    size = model.config.image_size
-    images = np.random.default_rng(0).uniform(-1, 1, (2, *size, 1))
-    images = images.astype("float32")
-    np.testing.assert_allclose(
-        model.predict(images, verbose=0),
-        keras_vit.from_checkpoint(path).predict(
-            images.repeat(3, axis=-1), verbose=0
-        ),
-        atol=1e-5,
-    )
-
-
-def test_a_saved_classifier_with_softmax_answers_logits(tmp_path):
-    config = keras_vit.ViTConfig(
-        12, 1, 24, 3, patch_size=4, image_size=8, num_classes=5
-    )
-    model = keras_vit.VisionTransformer(config)
-    model.get_layer("predictions").bias.assign(np.arange(5.0))
-    path = str(tmp_path / "softmax.keras")
-    model.with_classifier_activation("softmax").save(path)
-    found = NamedModel(path).load_model()(np.zeros((1, 8, 8, 3)))
-    np.testing.assert_allclose(found, [np.arange(5.0)], atol=1e-6)
-
-
-def test_preprocess_reaches_the_batches(several, identity, monkeypatch):
-    seen = {}
-
-    def record(dataset, *, preprocess="", **choices):
-        seen["preprocess"] = preprocess
-        return made_batches(dataset, **choices)
-
-    monkeypatch.setattr(trainers.evaluation.predictions, "eval_batches", record)
-    report = evaluate_identity(
-        identity, several, preprocess="central_crop(224)"
-    )
-    assert seen["preprocess"] == "central_crop(224)" == report["preprocess"]
+    for digit in range(10):
+        assert report[f"accuracy/{digit}"] == pytest.approx(
+            hits[labels == digit].mean()
+        )
 
 
 @pytest.mark.parametrize(
@@ -289,15 +224,9 @@ def test_preprocess_reaches_the_batches(several, identity, monkeypatch):
         (7, [keras.layers.Softmax()], "logits, not probabilities"),
         (
             7,
-            [keras.layers.Dense(7, activation="softmax", name="last")],
-            "logits, not probabilities.*softmax.*'last'",
-        ),
-        (
-            7,
             [keras.layers.Dense(7, activation="sigmoid", name="last")],
             "logits, not probabilities.*sigmoid.*'last'",
         ),
-        (7, [keras.layers.Reshape((7, 1))], "one logit for each"),
     ],
 )
 def test_a_model_that_answers_something_else_is_refused(
@@ -355,20 +284,11 @@ def test_images_that_the_model_does_not_take_are_refused(several, tmp_path):
     "arguments, message",
     [
         ({}, "either --run_dir or --model.*run_dir=None, model=None"),
-        ({"run_dir": "a", "model": "b"}, "either --run_dir or --model"),
         ({"model": "b"}, "`dataset` must be given with `model`"),
         ({"run_dir": "absent"}, "recipe.json in it.*absent"),
         (
             {"model": "b", "dataset": "digits", "eval_split": "tst"},
             "`eval_split` must .*'tst'",
-        ),
-        (
-            {"model": "b", "dataset": "digits", "train_split": "test[:0]"},
-            "`train_split` must .*test.:0.",
-        ),
-        (
-            {"model": "b", "dataset": "digits", "eval_split": "test[:x]"},
-            "`eval_split` must ",
         ),
     ],
 )
@@ -389,16 +309,6 @@ def test_a_folder_that_moved_is_told_with_the_recipe_that_names_it(
         open_source(str(tmp_path), dataset="folder:other")
 
 
-@pytest.mark.parametrize(
-    "name, message",
-    [("absent.keras", "existing .keras file.*absent"), ("B/17", "no file")],
-)
-def test_a_model_that_is_not_there_is_an_error(name, message):
-    with pytest.raises(ValueError, match=message):
-        NamedModel(name).load_model()
-
-
-def test_the_data_of_a_run_are_those_of_its_recipe(run):
-    source, dataset = open_source(str(run.folder))
-    assert source == Run(run.folder) and dataset.name == "digits"
-    assert (dataset.train_split, dataset.eval_split) == ("train", "test")
+def test_a_model_that_is_not_there_is_an_error():
+    with pytest.raises(ValueError, match="existing .keras file.*absent"):
+        NamedModel("absent.keras").load_model()

@@ -1,4 +1,3 @@
-import math
 import re
 
 import numpy as np
@@ -11,7 +10,7 @@ from trainers.evaluation.image_predictions import (
     Pictures,
     TellingImages,
 )
-from trainers.evaluation.scores import Bin, Tally
+from trainers.evaluation.scores import Tally
 
 NAMES = ["<cat>", "dog", "犬"]
 LOGITS = np.array(
@@ -65,27 +64,24 @@ def section(page, title):
     return page.split(f"<h2>{title}</h2>")[1].split("<h2>")[0]
 
 
-def test_the_figures_are_those_of_the_report(make_page):
+def test_figures_and_classes_in_the_order_of_their_f1(make_page):
     page = make_page()
     assert "6 images of folder:photos, split test; 2 left out" in page
     assert "0.6667 (95 %: 0.3000 to 0.9032)" in page
     assert not re.search(r"<script|https?:|<link|<cat>", page)
-
-
-def test_classes_are_in_the_order_of_their_f1(make_page):
-    part = section(make_page(), "Classes")
-    assert "The class with the lowest F1 is first." in part
+    part = section(page, "Classes")
     rows = re.findall(r"<tr><th>([^<]*)</th>((?:<td>[^<]*</td>)+)</tr>", part)
-    cells = {name: re.findall(r"<td>([^<]*)</td>", text) for name, text in rows}
-    assert [name for name, _ in rows] == ["dog", "犬", "&lt;cat&gt;"]
-    assert cells["dog"] == ["0.3333", "1.0000", "0.5000"]
-    assert cells["犬"] == ["1.0000", "0.5000", "0.6667"]
-    assert cells["&lt;cat&gt;"] == ["1.0000", "0.6667", "0.8000"]
+    assert [
+        (name, re.findall(r"<td>([^<]*)</td>", text)) for name, text in rows
+    ] == [
+        ("dog", ["0.3333", "1.0000", "0.5000"]),
+        ("犬", ["1.0000", "0.5000", "0.6667"]),
+        ("&lt;cat&gt;", ["1.0000", "0.6667", "0.8000"]),
+    ]
 
 
 def test_a_mistake_in_the_matrix_leads_to_its_images(make_page):
     part = section(make_page(), "Confusion matrix")
-    assert "in the order of the labels" in part
     assert '<a href="#cell-0-1">1</a>' in part
     assert '<a href="#cell-2-1">1</a>' in part
     assert part.count("<a ") == 2
@@ -96,39 +92,11 @@ def test_a_mistake_in_the_matrix_leads_to_its_images(make_page):
 
 
 def test_the_worst_mistake_comes_first(make_page):
-    found = re.findall(
-        r'title="photos/(\d).jpg"', section(make_page(), "Worst mistakes")
-    )
+    page, photos = make_page(), r'title="photos/(\d).jpg"'
+    found = re.findall(photos, section(page, "Worst mistakes"))
     assert found == ["2", "5"]  # Of 70 % and 58 %.
-    found = re.findall(
-        r'title="photos/(\d).jpg"', section(make_page(), "Least certain")
-    )
-    assert found[0] == "5"
-    assert len(found) == 6
-
-
-def test_calibration_is_drawn(make_page):
-    bins = [Bin(0, math.nan, math.nan), Bin(4, 0.4, 0.25), Bin(2, 0.9, 1.0)]
-    part = section(make_page(bins=bins), "Calibration")
-    bars = re.findall(
-        r'<rect x="([\d.]+)" y="([\d.]+)" width="79.0" height="([\d.]+)">', part
-    )
-    assert bars == [("80.0", "180.0", "60.0"), ("160.0", "0.0", "240.0")]
-    assert "4 predictions: confidence 0.400, accuracy 0.250" in part
-
-
-def test_another_model_stands_beside(make_page):
-    other = {
-        **make_page.report,
-        "model": "saved_models/b",
-        "accuracy": 0.5,
-        "f1/dog": 0.25,
-    }
-    page = make_page(other=OtherModel(other, {}))
-    assert "wrong with" not in page  # Its predictions are not known.
-    assert "<th>saved_models/a</th><th>saved_models/b</th>" in page
-    assert "0.5000 (95 %:" in page
-    assert "<td>0.5000</td><td>0.2500</td></tr>" in section(page, "Classes")
+    found = re.findall(photos, section(page, "Least certain"))
+    assert found[0] == "5" and len(found) == 6
 
 
 def test_images_that_only_one_model_gets_right(make_page):
@@ -136,15 +104,12 @@ def test_images_that_only_one_model_gets_right(make_page):
     others = {n: ImagePrediction(LABELS[n], LABELS[n], 0.75) for n in range(6)}
     others[3] = ImagePrediction(1, 2, 0.625)
     others[5] = ImagePrediction(2, 0, 0.5)
-    other = OtherModel({**make_page.report, "model": "<b>"}, others)
-    page = make_page(other=other)
+    report = {**make_page.report, "model": "<b>", "f1/dog": 0.25}
+    page = make_page(other=OtherModel(report, others))
+    assert "<td>0.5000</td><td>0.2500</td></tr>" in section(page, "Classes")
     won = section(page, "Right here, wrong with &lt;b&gt;")
     lost = section(page, "Wrong here, right with &lt;b&gt;")
     assert re.findall(r"photos/(\d).jpg\">", won) == ["3", "3"]
     assert re.findall(r"photos/(\d).jpg\">", lost) == ["2", "2"]
     assert "the other: 犬 62.5%" in won
     assert "the other: &lt;cat&gt; 75.0%" in lost
-
-
-def test_many_classes_have_no_matrix_on_the_page(make_page):
-    assert "Confusion matrix" not in make_page(confusion=None)

@@ -19,7 +19,7 @@ from trainers.evaluation.file_predictions import (
     expand_folders,
     predict_each,
 )
-from trainers.evaluation.predictions import load_image, predict_files
+from trainers.evaluation.predictions import load_image
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
 
@@ -51,17 +51,12 @@ def test_folders_stand_for_their_images(folder):
         expand_folders([str(folder / "empty")])
 
 
-def test_a_tilde_is_the_home_folder(folder, monkeypatch):
-    """Shells do not expand it in quotes."""
+def test_patterns_and_a_tilde_stand_for_files(folder, monkeypatch):
+    """Some shells pass them on."""
     monkeypatch.setenv("HOME", str(folder))
     assert expand_folders(["~/a.png"]) == [str(folder / "a.png")]
-
-
-def test_a_pattern_stands_for_what_it_matches(folder):
-    """Some shells pass it on."""
-    found = expand_folders([str(folder / "*"), str(folder / "insid[e]")])
-    names = ["a.png", "broken.png", "inside/b.png", "inside/c.png"]
-    names += names[2:]
+    names = ["inside/b.png", "inside/c.png"]
+    found = expand_folders([str(folder / "insid[e]")])
     assert found == [str(folder / name) for name in names]
     with pytest.raises(ValueError, match=r"pattern must match.*'\*\.bmp'"):
         expand_folders(["*.bmp"])
@@ -96,7 +91,7 @@ def test_names_that_are_not_utf8_are_written_with_escapes(run, folder):
     assert [bool(row.fault) for row in rows].count(True) == 1
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 32])
+@pytest.mark.parametrize("batch_size", [1, 3])
 def test_a_broken_file_does_not_stop_the_others(
     run, folder, monkeypatch, batch_size
 ):
@@ -107,12 +102,16 @@ def test_a_broken_file_does_not_stop_the_others(
     assert [bool(row.fault) for row in rows] == [0, 1, 0, 0, 1]
     assert "broken.png" in rows[1].fault
     assert "absent.png" in rows[4].fault
-    good = [row for row in rows if not row.fault]
-    for row, want in zip(good, predict_files(run, [r.path for r in good], 3)):
-        assert [name for name, _ in row.classes] == [n for _, n, _ in want]
-        np.testing.assert_allclose(
-            [p for _, p in row.classes], [p for *_, p in want], rtol=1e-5
-        )
+    model, names = run.load_model(), run.load_class_names()
+    for row in rows:
+        if not row.fault:
+            image = load_image(row.path, (8, 8, 1), run.preprocess)
+            [logits] = model.predict(image[None], verbose=0)
+            chances = np.exp(logits) / np.exp(logits).sum()
+            best = np.argsort(-chances)[:3]
+            assert [n for n, _ in row.classes] == [names[i] for i in best]
+            found = [p for _, p in row.classes]
+            np.testing.assert_allclose(found, chances[best], rtol=1e-5)
 
 
 def test_a_heic_file_needs_a_package(run, tmp_path, monkeypatch):
@@ -155,8 +154,9 @@ def test_a_model_without_class_names(folder, tmp_path, num_classes, name):
     assert row.classes == [(name, pytest.approx(1.0))]
 
 
-@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
-@pytest.mark.parametrize("is_vit", [False, True])
+@pytest.mark.parametrize(
+    "activation, is_vit", [("softmax", True), ("sigmoid", False)]
+)
 def test_probabilities_are_those_of_the_model(
     run, folder, tmp_path, activation, is_vit
 ):
@@ -208,12 +208,8 @@ def written(kind):
     return file.getvalue()
 
 
-def test_text_is_for_people():
-    """The command itself says, as an error, which files have a fault."""
-    assert written("text") == "a, b.png: cat, tabby 75.0%, 犬 25.0%\n"
-
-
 def test_csv_is_read_back():
+    assert written("text") == "a, b.png: cat, tabby 75.0%, 犬 25.0%\n"
     first, second = csv.DictReader(io.StringIO(written("csv")))
     assert (first["path"], first["fault"]) == ("broken.png", "Not an image")
     assert first["class_2"] == first["probability_2"] == ""

@@ -38,9 +38,7 @@ def test_a_table_for_people_that_is_read_back(tmp_path):
     "text",
     [
         "",
-        "a,b\n",
         "position,true class,prediction,probability\n0,fox,fox,0.5\n",
-        "position,true class,prediction,probability\n0,bird\n",
         "position,true class,prediction,probability\n0,bird,bird\n",
     ],
 )

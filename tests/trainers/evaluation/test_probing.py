@@ -6,7 +6,6 @@ import json
 import keras
 import numpy as np
 import pytest
-from PIL import Image
 
 import trainers.evaluation.predictions
 import trainers.evaluation.probing
@@ -20,6 +19,7 @@ from tests.trainers.made import (
     made_batches,
     made_split,
     save_identity,
+    write_photos,
 )
 from trainers.data.datasets import open_dataset
 from trainers.evaluation.probing import (
@@ -72,19 +72,13 @@ def test_several_classes_of_a_training_image_are_refused(made):
 
 
 def test_unreadable_images_are_named_or_left_out(tmp_path):
-    rng = np.random.default_rng(0)
-    for split, count in (("train", 4), ("test", 2)):
-        for name in ("a", "b"):
-            folder = tmp_path / "images" / split / name
-            folder.mkdir(parents=True)
-            for index in range(count):
-                pixels = rng.integers(0, 256, (4, 4, 3), "uint8")
-                Image.fromarray(pixels).save(folder / f"{index}.jpg")
-    damaged = tmp_path / "images/train/b/2.jpg"
-    damaged.write_bytes(damaged.read_bytes()[:200])
+    places = 4 * ["train/a", "train/b"] + 2 * ["test/a", "test/b"]
+    write_photos(tmp_path / "images", places)
+    damaged = tmp_path / "images/train/b/3.png"
+    damaged.write_bytes(damaged.read_bytes()[:100])
     path = str(tmp_path / "model.keras")
     layers = [keras.layers.Flatten(), keras.layers.Dense(2)]
-    keras.Sequential([keras.Input((4, 4, 3)), *layers]).save(path)
+    keras.Sequential([keras.Input((9, 9, 3)), *layers]).save(path)
     dataset = open_dataset(f"folder:{tmp_path}/images")
     choices = ProbeChoices(neighbors=(1,))
     with pytest.raises(ValueError, match=f"`{damaged}` cannot be read"):
@@ -109,39 +103,26 @@ def test_a_report_that_cannot_be_written_was_shown(made, tmp_path, monkeypatch):
         shown.append(report)
         folder.write_text("a file")
 
-    fault = "choose another with --report_dir. Received: report_dir='.*new'"
-    with pytest.raises(OSError, match=f"`report_dir` must be .*; {fault}"):
-        probe(
-            NamedModel(path),
-            dataset,
-            ["knn"],
-            preprocess="",
-            report_dir=folder,
-            show=show,
-        )
+    choices = {"report_dir": folder, "show": show, "preprocess": ""}
+    with pytest.raises(
+        OSError, match="`report_dir` must be .*report_dir='.*new'"
+    ):
+        probe(NamedModel(path), dataset, ["knn"], **choices)
     assert list(shown[0]["probes"]) == ["knn/20"]
     monkeypatch.setattr("trainers.evaluation.probing.extract_features", None)
+    choices["report_dir"] = folder / "a"
     with pytest.raises(OSError, match="`report_dir` must be a folder that can"):
-        probe(
-            NamedModel(path),
-            dataset,
-            ["knn"],
-            report_dir=folder / "a",
-            preprocess="",
-        )
+        probe(NamedModel(path), dataset, ["knn"], **choices)
 
 
-def test_an_unknown_probe_is_refused_before_the_work(made):
+def test_what_cannot_be_probed_is_refused_before_the_work(made):
     _, dataset, _ = made
+    absent = NamedModel("absent.keras")
     with pytest.raises(ValueError, match="`probes` must be one of 'few_shot'"):
-        probe(NamedModel("absent.keras"), dataset, ["few_shots"])
-
-
-def test_a_data_set_without_a_train_split_is_refused(made):
-    path, dataset, _ = made
+        probe(absent, dataset, ["few_shots"])
     dataset = dataclasses.replace(dataset, train_split=None)
     with pytest.raises(ValueError, match="train split to learn on.*'made'"):
-        probe(NamedModel(path), dataset, preprocess="")
+        probe(absent, dataset, preprocess="")
 
 
 def test_a_run_on_digits_end_to_end(run, digits):

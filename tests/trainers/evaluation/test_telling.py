@@ -3,13 +3,10 @@ import io
 import numpy as np
 from PIL import Image
 
-from trainers.evaluation import image_predictions as telling
 from trainers.evaluation.image_predictions import (
     Examples,
     TellingImages,
-    encode,
     make_pictures,
-    shade,
 )
 
 
@@ -57,27 +54,6 @@ def test_the_worst_and_the_doubtful_as_by_sorting_everything():
             np.testing.assert_allclose(row.margin, margins[row.position])
 
 
-def test_cells_hold_some_mistakes_of_each_kind(monkeypatch):
-    probabilities, truths = made()
-    monkeypatch.setattr(telling, "NUM_CELLS", 5)
-    found = collect(probabilities, truths, 50)
-    assert len(found.cells) == 5
-    for (truth, prediction), rows in found.cells.items():
-        assert truth != prediction
-        assert 1 <= len(rows) <= 6
-        assert {(row.truth, row.prediction) for row in rows} == {
-            (truth, prediction)
-        }
-
-
-def test_a_prediction_of_one_of_several_classes_is_no_mistake():
-    found = collect(
-        np.array([[0.7, 0.2, 0.1]]), np.array([[True, True, False]]), 1
-    )
-    assert not found.mistakes
-    assert (found.doubtful[0].truth, found.doubtful[0].prediction) == (0, 0)
-
-
 def test_only_the_kept_images_are_in_memory():
     """A view of an image would keep its batch."""
     probabilities, truths = made()
@@ -108,6 +84,9 @@ def test_pictures_show_the_image_and_where_the_model_looked(run, digits):
         np.eye(10, dtype=bool)[:3],
         names,
     )
+    assert make_pictures(TellingImages(), None, "vit") == {}
+    without = make_pictures(found, object(), "vit")  # Without attention.
+    assert {shown.look for shown in without.values()} == {b""}
     pictures = make_pictures(found, model, "vit")
     assert sorted(pictures) == [0, 1, 2]
     for position, shown in pictures.items():
@@ -120,33 +99,3 @@ def test_pictures_show_the_image_and_where_the_model_looked(run, digits):
         look = np.asarray(Image.open(io.BytesIO(shown.look)))
         assert (look <= pixels).all()
         assert (look < pixels).any()
-
-
-def test_a_model_without_attention_has_no_look():
-    found = TellingImages()
-    found.add(
-        np.arange(1),
-        np.zeros((1, 8, 8, 1)),
-        np.eye(10)[:1],
-        np.eye(10)[:1] > 0,
-        ["a.png"],
-    )
-    [shown] = make_pictures(found, object(), "vit").values()
-    assert shown.look == b""
-
-
-def test_no_images_have_no_pictures():
-    assert make_pictures(TellingImages(), None, "vit") == {}
-
-
-def test_shade_is_darkest_where_nothing_was_looked_at():
-    pixels = np.ones((4, 6, 3))
-    shaded = shade(pixels, np.array([[0.0, 1], [2, 0]]))
-    np.testing.assert_allclose(shaded[0, 0], 0.15)
-    np.testing.assert_allclose(shaded[1, 5], 0.15 + 0.85 / 2)
-    np.testing.assert_allclose(shaded[3, 2], 1)
-
-
-def test_large_pictures_are_made_small():
-    image = Image.open(io.BytesIO(encode(np.ones((300, 600, 3)))))
-    assert (image.size, image.mode) == ((112, 56), "RGB")
