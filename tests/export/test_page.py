@@ -329,7 +329,8 @@ def test_operations_are_those_of_tensorflow(visit):
             image = random.integers(0, 256, shape).astype("float32")
             expected = apply_steps(tf.constant(image), steps)
             found = apply_in_page(visit, image, steps)
-            np.testing.assert_allclose(found, expected, atol=2e-3)
+            # TensorFlow rounds the places of pixels to float32.
+            np.testing.assert_allclose(found, expected, atol=4e-3)
 
 
 def test_a_photo_too_small_for_a_crop_is_named(visit):

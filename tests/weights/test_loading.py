@@ -383,7 +383,7 @@ ERRORS = {
     ),
     "image_size": (
         lambda: from_checkpoint(path_of(TOKEN), image_size=30),
-        "`patch_size` must divide the image, 30x30",
+        "`patch_size` must divide the image, or",
     ),
     "name": (
         lambda: from_checkpoint("official_tokn"),

@@ -143,7 +143,7 @@ def test_a_file_of_another_kind_is_refused(path, described):
         ({"alpha": float("nan")}, "`alpha` must be a positive number"),
         ({"layers": ["mlp"]}, "`layers` must be one of"),
         ({"layers": [["qkv"]]}, "`layers` must be one of"),
-        ({"layers": ["qkv", "qkv"]}, "`layers` must name each layer once"),
+        ({"layers": ["qkv", "qkv"]}, "does not fit the model: the layer"),
         ({"rank": 3}, r"\(24, 2\) in the file and \(24, 3\) in the model"),
     ],
     ids=str,

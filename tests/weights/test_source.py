@@ -181,7 +181,7 @@ FAULTS = {
     ),
     "no_blocks": (
         lambda a: [a.pop(k) for k in list(a) if "block_" in k],
-        "it has no block",
+        "it lacks Transformer/encoderblock_0/",
     ),
     "no_patches": (
         lambda a: a.pop("embedding/kernel"),

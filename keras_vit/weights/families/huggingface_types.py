@@ -77,9 +77,7 @@ class ModelType:
 
     A file without all arrays of a part may look like one of another model,
     whose outputs would be wrong, so `visible` is compared with the arrays.
-
-    Args:
-        **attributes: Attributes that differ from those of the class.
+    Keyword arguments replace attributes of the class.
     """
 
     # Entries of config.json that hold if its file does not state them.
