@@ -171,15 +171,6 @@ def test_a_backend_that_is_not_there_is_one_line(
 
 
 @pytest.mark.slow
-def test_the_trainers_need_tensorflow(subprocess_environment, tmp_path):
-    pytest.importorskip("jax")
-    environment = {**subprocess_environment, "KERAS_BACKEND": "jax"}
-    result = run(["-m", "trainers.train"], environment, tmp_path)
-    assert result.returncode == 1
-    assert "KERAS_BACKEND=jax" in result.stderr.splitlines()[-1]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("words", [["-m", "trainers.evaluate"], KERAS_VIT[1:]])
 def test_ctrl_c_while_importing_is_one_line(
     subprocess_environment, tmp_path, words

@@ -115,6 +115,9 @@ def official_file(tmp_path_factory):
 def run_command(line, environment, *more):
     """Run a line of a page unchanged, except for the path of Python."""
     words = shlex.split(line)
+    while "=" in words[0]:
+        name, _, value = words.pop(0).partition("=")
+        environment = {**environment, name: value}
     assert words[:2] == [".venv/bin/python", "-m"]
     result = commands.run([*words[1:], *more], environment)
     assert result.returncode == 0, f"{line}: {result.stderr}"

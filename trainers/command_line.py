@@ -30,9 +30,9 @@ def begin(module: str):
         sys.exit()
     parse_flags(sys.argv)
     backend = import_keras()
-    if backend != "tensorflow":
+    if backend not in ("tensorflow", "jax"):
         sys.exit(
-            "Error: the trainers need the TensorFlow backend of Keras. "
+            "Error: the trainers need the backend TensorFlow or JAX of Keras. "
             f"Received: KERAS_BACKEND={backend}"
         )
 

@@ -15,7 +15,7 @@ if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
 
 from absl import flags
 
-from trainers.distribute.cluster import watched_service
+from trainers.engine.rendezvous import watched_service
 from trainers.recipes import flags as recipe_flags
 from trainers.runs.command_line import (
     StopSignals,

@@ -14,8 +14,7 @@ import time
 from absl import flags
 
 from keras_vit.progress import format_seconds
-from trainers.distribute.cluster import watched_service
-from trainers.distribute.workers import num_workers
+from trainers.engine.rendezvous import watched_service
 from trainers.loop.metrics import read_metrics
 from trainers.models.factory import class_names_of
 from trainers.models.initial_model import (
@@ -164,8 +163,8 @@ def print_initial_weights(job: Job, chosen: ChosenRecipe):
     ):
         if reason:
             print(f"Note: {reason}")
-    if job.loop.distillation:
-        print(job.loop.distillation.note)
+    if job.loop.update.distillation:
+        print(job.loop.update.distillation.note)
 
 
 def print_other_images(job: Job):
@@ -183,7 +182,7 @@ def print_fit(job: Job):
     recipe, plan = job.recipe, job.memory_plan
     print(describe_fit(recipe, job.num_images), flush=True)
     if plan:
-        replicas = job.loop.strategy.num_replicas_in_sync
+        replicas = job.loop.engine.num_replicas
         print(describe_plan(plan, recipe.batch_size, replicas), flush=True)
         if not plan.fits and not FLAGS.dry_run:
             shortage = describe_shortage(plan.memory, plan.available, job)
@@ -205,13 +204,13 @@ def dry_run(job: Job):
         first_batch = job.run.folder / "first_batch.png"
     print(f"First batch: {first_batch}")
     memory = estimate_job_memory(job)
-    available = available_bytes(job.loop.strategy, held_bytes(job.loop))
+    available = available_bytes(job.loop.engine, held_bytes(job.loop))
     print(describe_memory(memory, available))
     shortage = describe_shortage(memory, available, job)
     if shortage:
         print(shortage)
         return
-    if num_workers(job.loop.strategy) > 1:
+    if job.loop.engine.num_processes > 1:
         return  # The others do not take part in a dry run.
     num_updates = job.total_steps - job.loop.step
     seconds = measure_seconds_per_step(job)

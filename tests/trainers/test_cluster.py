@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from tests import commands
-from trainers.distribute.strategies import STRATEGIES
-from trainers.recipes.recipe import Recipe
+from trainers.recipes.recipe import STRATEGIES, Recipe
 from trainers.recipes.recipes import RECIPES
 from trainers.runs.command_line import EXIT_CODES
 

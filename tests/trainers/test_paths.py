@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from trainers.data.datasets import open_dataset
+from trainers.engine.tensorflow import TensorFlowState
 from trainers.evaluation.evaluation import evaluate
 from trainers.export_model import export_source
 from trainers.loop.checkpoints import Checkpoints
@@ -132,15 +133,15 @@ def test_a_run_in_a_bucket_is_stopped_continued_and_evaluated(
 
 
 def checkpoints(folder):
-    return Checkpoints(
-        folder, tf.train.Checkpoint(number=tf.Variable(0, name="number"))
-    )
+    model, optimizer = tf.Module(), tf.Module()
+    numbers = {"number": np.int64(0)}
+    return Checkpoints(folder, TensorFlowState(model, optimizer, None, numbers))
 
 
 def test_a_state_of_a_bucket_counts_when_it_is_whole(bucket, monkeypatch):
     """Killed before the index was written: the rest is not a checkpoint."""
     states = checkpoints(f"{bucket}/checkpoints")
-    states.state.number.assign(1)
+    states.state.numbers["number"] = np.int64(1)
     states.save(1)
 
     def write_half(prefix):
@@ -158,11 +159,11 @@ def test_a_state_of_a_bucket_counts_when_it_is_whole(bucket, monkeypatch):
     states.remove_drafts()
     assert not gfile.exists(states.path(2)) and states.steps() == [1]
     for step in (2, 3):
-        states.state.number.assign(step)
+        states.state.numbers["number"] = np.int64(step)
         states.save(step)
     assert states.steps() == [2, 3]
     fresh = checkpoints(states.folder)
-    assert fresh.restore() == 3 and int(fresh.state.number) == 3
+    assert fresh.restore() == 3 and fresh.state.numbers["number"] == 3
 
 
 def test_a_bucket_that_does_not_answer_is_an_error_of_files(monkeypatch):
@@ -191,8 +192,11 @@ def test_a_model_of_a_bucket_is_loaded(run, bucket):
 
 def test_a_state_of_another_model_is_refused_in_one_message(tmp_path, caplog):
     def states(size, names):
-        weights = {name: tf.Variable(tf.zeros(size)) for name in names}
-        return Checkpoints(str(tmp_path), tf.train.Checkpoint(**weights))
+        model, optimizer = tf.Module(), tf.Module()
+        for name in names:
+            setattr(model, name, tf.Variable(tf.zeros(size)))
+        state = TensorFlowState(model, optimizer, None, {})
+        return Checkpoints(str(tmp_path), state)
 
     states(2, "abc").save(1)
     with pytest.raises(CheckpointError, match="of a model of other sizes"):

@@ -3,11 +3,13 @@
 import dataclasses
 import re
 import warnings
+from typing import Any
 
 import tensorflow as tf
 
 from keras_vit.errors import first_line
 from keras_vit.files import DRAFT
+from trainers.engine.engine import Alone, Engine
 from trainers.loop.errors import CheckpointError
 
 STATE_INDEX = "state.index"
@@ -25,16 +27,15 @@ class Checkpoints:
 
     Args:
         folder: Path or gs:// address of the folder; the first save creates it.
-        state: Everything that changes in training.
+        state: Everything that changes in training; see `Engine.state`.
         num_kept: Number of checkpoints to keep.
-        is_writer: Whether this process writes the checkpoints. Only one of
-            several workers does.
+        engine: The processes, which write a checkpoint together.
     """
 
     folder: str
-    state: tf.train.Checkpoint
+    state: Any
     num_kept: int = 2
-    is_writer: bool = True
+    engine: Engine = dataclasses.field(default_factory=Alone)
 
     def steps(self) -> list[int]:
         """Return the update numbers of the checkpoints, in ascending order."""
@@ -58,27 +59,50 @@ class Checkpoints:
             CheckpointError: If the state cannot be written. The older
                 checkpoints are kept.
         """
-        if not self.is_writer:
-            return
         whole = self.path(step)
         draft = f"{self.folder}/{DRAFT}{step:08d}"
         if self._is_remote:
             draft = whole
-        try:
+
+        def begin():
             _remove(draft)
             tf.io.gfile.makedirs(draft)
-            self.state.write(f"{draft}/state")
+
+        def end():
+            self.state.finish(f"{draft}/state")
             if draft != whole:
                 _remove(whole)
                 tf.io.gfile.rename(draft, whole)
+            for old in self.steps()[: -self.num_kept]:
+                _remove(self.path(old))
+
+        try:
+            self._together(begin)
+            self._together(
+                lambda: self.state.write(f"{draft}/state"),
+                on_all=self.state.is_split,
+            )
+            self._together(end)
         except (OSError, tf.errors.OpError) as error:
-            _remove(draft)
+            if self.engine.is_writer:
+                _remove(draft)
             raise CheckpointError(
                 f"The state after update {step} could not be saved in "
                 f"{self.folder}: {first_line(error)}"
             ) from None
-        for old in self.steps()[: -self.num_kept]:
-            _remove(self.path(old))
+
+    def _together(self, action, on_all=False):
+        """Do something on the writer or on all; if it fails, fail on all."""
+        fault = None
+        if on_all or self.engine.is_writer:
+            try:
+                action()
+            except (OSError, tf.errors.OpError) as error:
+                fault = error
+        if self.state.is_split and self.engine.agree(fault is not None):
+            fault = fault or OSError("another process cannot write there")
+        if fault:
+            raise fault
 
     def restore(self) -> int | None:
         """Restore the newest readable checkpoint and return its step.
@@ -114,7 +138,8 @@ class Checkpoints:
 
     def remove_drafts(self):
         """Remove the incomplete checkpoints of processes that were killed."""
-        if not self.is_writer or not tf.io.gfile.isdir(self.folder):
+        is_there = tf.io.gfile.isdir(self.folder)
+        if not self.engine.is_writer or not is_there:
             return
         for name in tf.io.gfile.listdir(self.folder):
             path = f"{self.folder}/{name}".rstrip("/")
@@ -132,21 +157,7 @@ class Checkpoints:
         return tf.io.gfile.exists(f"{self.path(step)}/{STATE_INDEX}")
 
     def _read(self, step):
-        # TensorFlow verifies the checksum of each array that it reads.
-        tf.get_logger().addFilter(_is_news)
-        status = self.state.read(f"{self.path(step)}/state")
-        status.assert_consumed()
-
-
-def _is_news(record):
-    """Return False for log records about arrays that were not restored.
-
-    When the process ends, TensorFlow logs one record for each such array,
-    although an error has already reported them.
-    """
-    return not record.getMessage().startswith(
-        ("Detecting that an object", "Value in checkpoint could not be found")
-    )
+        self.state.read(f"{self.path(step)}/state")
 
 
 def _remove(path):

@@ -4,6 +4,7 @@ The operations are counted in the traced graph, independently of the types of
 the layers, so the functions support any Keras model with static shapes.
 """
 
+import contextlib
 import functools
 import math
 import time
@@ -43,6 +44,8 @@ def count_flops(
     """
     shape = check_image_shape(model, image_shape)
     run = run or model
+    if keras.backend.backend() == "jax":
+        return _jaxpr_flops(_trace_on_jax(model, run, shape))
     forward = tf.function(lambda images: run(images, training=False))
     images = tf.TensorSpec((1, *shape), model.inputs[0].dtype)
     return _graph_flops(forward.get_concrete_function(images).graph)
@@ -67,28 +70,36 @@ def measure_peak_flops(
         seconds: How long to measure.
         clock: Returns the time in seconds, such as `time.perf_counter`.
     """
-
-    @tf.function(input_signature=[tf.TensorSpec((None, None), dtype)])
-    def multiply(matrix):
-        # Reading the sum, a scalar, makes the caller wait for the device.
-        return tf.reduce_sum(tf.matmul(matrix, matrix))
-
+    is_jax = keras.backend.backend() == "jax"
+    multiply = _multiply_on_jax if is_jax else _multiply
     size, rate, spent = SMALLEST_MATRIX, 0.0, 0.0
-    with tf.device(device):
+    with contextlib.nullcontext() if is_jax else tf.device(device):
         while spent < seconds:
             # Not zeros: their products need less power, so a device would
             # compute them at a higher clock rate.
-            matrix = tf.random.stateless_normal((size, size), (0, 0))
-            matrix = tf.cast(matrix, dtype)
-            multiply(matrix).numpy()  # Traces and allocates.
+            matrix = keras.random.normal((size, size), seed=0)
+            matrix = keras.ops.cast(matrix, dtype)
+            float(multiply(matrix))  # Compiles and allocates.
             start = clock()
-            multiply(matrix).numpy()
+            float(multiply(matrix))
             took = clock() - start
             rate = max(rate, 2 * size**3 / took)
             spent += took
             if took < seconds / 10 and size < LARGEST_MATRIX:
                 size *= 2
     return rate
+
+
+@tf.function(reduce_retracing=True)
+def _multiply(matrix):
+    # Reading the sum, a scalar, makes the caller wait for the device.
+    return tf.reduce_sum(tf.matmul(matrix, matrix))
+
+
+def _multiply_on_jax(matrix):
+    import jax
+
+    return jax.jit(lambda x: (x @ x).sum())(matrix)
 
 
 def check_image_shape(model, image_shape=None) -> tuple[int, int, int]:
@@ -100,6 +111,39 @@ def check_image_shape(model, image_shape=None) -> tuple[int, int, int]:
             f"Received: image_shape={image_shape}, a model of {shape}"
         )
     return shape
+
+
+def _trace_on_jax(model, run, shape):
+    """Return the forward pass of an image as a jaxpr."""
+    import jax
+
+    values = [variable.value for variable in model.variables]
+
+    def forward(values, images):
+        with keras.StatelessScope(zip(model.variables, values)):
+            return run(images, training=False)
+
+    images = jax.ShapeDtypeStruct((1, *shape), model.inputs[0].dtype)
+    return jax.make_jaxpr(forward)(values, images).jaxpr
+
+
+def _jaxpr_flops(jaxpr):
+    total = 0
+    for equation in jaxpr.eqns:
+        output = math.prod(equation.outvars[0].aval.shape)
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            shape = equation.invars[0].aval.shape
+            total += 2 * math.prod(shape[axis] for axis in contracted) * output
+        elif equation.primitive.name == "conv_general_dilated":
+            kernel = equation.invars[1].aval.shape
+            axis = equation.params["dimension_numbers"].rhs_spec[0]
+            total += 2 * math.prod(kernel) // kernel[axis] * output
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                total += _jaxpr_flops(inner)
+    return total
 
 
 def _graph_flops(graph):

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from trainers.distribute.strategies import assign_on_replicas
+from trainers.optim.optimizers import make_variable, value_of
 
 
 class Loss(NamedTuple):
@@ -84,7 +84,7 @@ LOSSES = {
 MAX_SCALE = 2.0**127
 
 
-class LossScale(tf.Module):
+class LossScale(tf.Module):  # Whose variables a checkpoint contains.
     """A factor of the loss that is as large as the gradients allow.
 
     If a gradient is not finite, the update is skipped and the factor is
@@ -101,26 +101,18 @@ class LossScale(tf.Module):
     def __init__(self, factor: float = 2.0**15, growth_steps: int = 2000):
         super().__init__()
         self.growth_steps = growth_steps
-        self._factor = tf.Variable(factor, name="factor")
-        self._finite_steps = tf.Variable(0, name="finite_steps")
+        self._factor = make_variable(factor, "factor")
+        self._finite_steps = make_variable(0, "finite_steps", "int32")
+
+    @property
+    def state(self) -> list:
+        """The variables: the factor, and the updates since it has changed."""
+        return [self._factor, self._finite_steps]
 
     @property
     def factor(self):
         """The current factor of the loss."""
-        return tf.convert_to_tensor(self._factor)
-
-    def update(self, is_finite):
-        """Adapt the factor, in replica context.
-
-        Args:
-            is_finite: Whether all gradients of the update are finite, a
-                boolean tensor, the same on every replica.
-        """
-        steps = tf.convert_to_tensor(self._finite_steps)
-        assign_on_replicas(
-            [self._factor, self._finite_steps],
-            self.next(self.factor, steps, is_finite),
-        )
+        return value_of(self._factor)
 
     def next(self, factor, finite_steps, is_finite) -> list:
         """Return factor and number after an update: a pure function.
@@ -128,7 +120,8 @@ class LossScale(tf.Module):
         Args:
             factor: The factor of the loss.
             finite_steps: Number of updates since it has changed.
-            is_finite: See `update`.
+            is_finite: Whether all gradients of the update are finite, a
+                boolean scalar.
         """
         steps = ops.where(is_finite, finite_steps + 1, 0)
         is_full = steps >= self.growth_steps

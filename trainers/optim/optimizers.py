@@ -11,7 +11,10 @@ their LoRA weights have a decay; that of all other weights is 0.
 
 import dataclasses
 import functools
+import math
+from typing import Any
 
+import keras
 import tensorflow as tf
 from keras import ops
 
@@ -117,39 +120,72 @@ def assign(variable, value, condition=None):
 
 
 def select(condition, value, other):
-    """Return `value` if a boolean scalar holds, else `other`.
-
-    `tf.where` would broadcast the scalar to the shape first, which takes longer
-    than the rest of an update.
-    """
+    """Return `value` if a boolean scalar holds, else `other`."""
+    if keras.backend.backend() != "tensorflow":
+        return ops.where(condition, value, other)
+    # `tf.where` would broadcast the scalar to the shape first, which takes
+    # longer than the rest of an update.
     return tf.raw_ops.Select(condition=condition, x=value, y=other)
 
 
-def make_slots(
-    variable, rule: Rule, accumulator_dtype: str
-) -> dict[str, tf.Variable]:
+def make_variable(value, path: str, dtype: str = "float32", like=None):
+    """Return a variable of the state of a training.
+
+    On TensorFlow, one that `tf.train.Checkpoint` contains; on JAX, one that is
+    split over the devices as a weight of the same shape is.
+
+    Args:
+        value: The initial value.
+        path: Its name, behind that of the weight.
+        dtype: Its type.
+        like: The weight that it belongs to, if any.
+    """
+    if keras.backend.backend() == "tensorflow":
+        value = tf.cast(value, dtype)
+        return tf.Variable(value, trainable=False, name=path)
+    is_like = like is not None and tuple(like.shape) == tuple(value.shape)
+    return keras.Variable(
+        value,
+        dtype=dtype,
+        trainable=False,
+        autocast=False,
+        layout=like.value.sharding if is_like else None,
+        name=path.rpartition("/")[2],
+    )
+
+
+def value_of(variable):
+    """Return the value of a variable; on a replica, that of its own copy."""
+    if keras.backend.backend() == "tensorflow":
+        return tf.convert_to_tensor(variable)
+    return variable.value
+
+
+def variable_bytes(variable) -> int:
+    """Return the size of a variable."""
+    dtype = keras.backend.standardize_dtype(variable.dtype)
+    return math.prod(variable.shape) * tf.as_dtype(dtype).size
+
+
+def make_slots(variable, rule: Rule, accumulator_dtype: str) -> dict:
     """Return the slots of a variable by name, all zero."""
     return {
-        name: tf.Variable(
-            tf.zeros(
-                shape,
-                accumulator_dtype if name == rule.accumulator else "float32",
-            ),
-            trainable=False,
-            name=f"{variable.path}/{name}",
+        name: make_variable(
+            ops.zeros(shape),
+            f"{variable.path}/{name}",
+            accumulator_dtype if name == rule.accumulator else "float32",
+            variable,
         )
         for name, shape in rule.slots(tuple(variable.shape)).items()
     }
 
 
-def make_average(variable, use_debias: bool) -> tf.Variable:
+def make_average(variable, use_debias: bool):
     """Return the average of a variable: its value, or zero to debias."""
-    start = tf.cast(variable.value, tf.float32)
-    return tf.Variable(
-        tf.zeros_like(start) if use_debias else start,
-        trainable=False,
-        name=f"{variable.path}/average",
-    )
+    start = ops.cast(variable.value, "float32")
+    # A copy: JAX would give the buffer of the weight away with the average.
+    start = ops.zeros_like(start) if use_debias else ops.copy(start)
+    return make_variable(start, f"{variable.path}/average", like=variable)
 
 
 class Optimizer(tf.Module):
@@ -177,17 +213,21 @@ class Optimizer(tf.Module):
         use_average_debias: bool,
     ):
         super().__init__()
-        self._parameters = parameters
+        self.parameters = parameters
         self._schedule = learning_rate
         self._average_decay = average_decay
         self._use_average_debias = use_average_debias
-        self.iterations = tf.Variable(
-            0,
-            dtype=tf.int64,
-            trainable=False,
-            name="iterations",
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-        )
+        if keras.backend.backend() == "tensorflow":
+            self.iterations = tf.Variable(
+                0,
+                dtype=tf.int64,
+                trainable=False,
+                name="iterations",
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
+        else:  # JAX has no int64.
+            zero = ops.zeros((), "int32")
+            self.iterations = make_variable(zero, "iterations", "int32")
         slots = {}
         for parameter in parameters:
             level = slots
@@ -204,37 +244,82 @@ class Optimizer(tf.Module):
     @property
     def averages(self) -> list[tf.Tensor] | None:
         """The averages of the weights, as float32; None without averaging."""
+        return self.averages_of(*self.values)
+
+    @property
+    def values(self) -> tuple[list, list[dict], Any]:
+        """The values of the weights, of their slots, and of `iterations`."""
+        return (
+            [value_of(p.variable) for p in self.parameters],
+            [
+                {n: value_of(p.slots[n]) for n in p.slots}
+                for p in self.parameters
+            ],
+            value_of(self.iterations),
+        )
+
+    def averages_of(self, weights, slots, iterations) -> list | None:
+        """Return the `averages` of a state, see `values`: a pure function."""
         if not self._average_decay:
             return None
-        averages = [
-            tf.convert_to_tensor(p.slots["average"]) for p in self._parameters
-        ]
+        averages = [of_one["average"] for of_one in slots]
         if not self._use_average_debias:
             return averages
         # Before the first update nothing is in them.
-        count = ops.cast(self.iterations, "float32")
+        count = ops.cast(iterations, "float32")
         total = mass(self._average_decay, ops.maximum(count, 1.0))
         return [
-            select(
-                count > 0, average / total, tf.cast(p.variable.value, "float32")
-            )
-            for average, p in zip(averages, self._parameters)
+            select(count > 0, average / total, ops.cast(weight, "float32"))
+            for average, weight in zip(averages, weights)
         ]
+
+    def next(self, weights, slots, iterations, gradients, is_finite=None):
+        """Return the state after an update, see `values`: a pure function.
+
+        Args:
+            weights: Values of the weights.
+            slots: Values of the slots of each weight, by name.
+            iterations: Number of updates made so far.
+            gradients: The gradient of each weight, float32.
+            is_finite: See `apply`.
+        """
+
+        def keep(new, old):
+            new = ops.cast(new, old.dtype)
+            return new if is_finite is None else select(is_finite, new, old)
+
+        rates, numbers = self.shared_by_weights(iterations)
+        new_weights, new_slots = [], []
+        for p, weight, kept, gradient in zip(
+            self.parameters, weights, slots, gradients
+        ):
+            end, new = p.next(
+                ops.cast(weight, "float32"),
+                {name: ops.cast(kept[name], "float32") for name in kept},
+                gradient,
+                numbers[p.rule],
+                rates[p.layer_rate],
+            )
+            new_weights.append(keep(end, weight))
+            new_slots.append(
+                {name: keep(new[name], kept[name]) for name in kept}
+            )
+        return new_weights, new_slots, keep(iterations + 1, iterations)
 
     def assign_averages(self):
         """Replace the weights by their averages, if there are any.
 
         Call this method after training, outside of `strategy.run`.
         """
-        for parameter, average in zip(self._parameters, self.averages or ()):
+        for parameter, average in zip(self.parameters, self.averages or ()):
             parameter.variable.assign(average)
 
     def count_bytes(self) -> tuple[int, int]:
         """Return the bytes of the slots, and of the averages of the weights."""
         slots = averages = 0
-        for parameter in self._parameters:
+        for parameter in self.parameters:
             for name, slot in parameter.slots.items():
-                size = slot.shape.num_elements() * slot.dtype.size
+                size = variable_bytes(slot)
                 if name == "average":
                     averages += size
                 else:
@@ -257,7 +342,7 @@ class Optimizer(tf.Module):
             ValueError: If the number of gradients is not that of the variables.
             RuntimeError: If called in the scope of a strategy, not in a run.
         """
-        paths = [p.variable.path for p in self._parameters]
+        paths = [p.variable.path for p in self.parameters]
         missing = [p for p, g in zip(paths, gradients) if g is None]
         if missing or len(gradients) != len(paths):
             raise ValueError(
@@ -275,7 +360,7 @@ class Optimizer(tf.Module):
     def _apply(self, strategy, gradients, is_finite):
         update = functools.partial(strategy.extended.update, group=False)
         rates, numbers = self.shared_by_weights(self.iterations)
-        for parameter, gradient in zip(self._parameters, gradients):
+        for parameter, gradient in zip(self.parameters, gradients):
             update(
                 parameter.variable.value,
                 parameter.update,
@@ -305,8 +390,8 @@ class Optimizer(tf.Module):
             iterations: Number of updates made so far, a scalar.
         """
         step, rate = ops.cast(iterations, "float32"), self._rate(iterations)
-        factors = dict.fromkeys(p.layer_rate for p in self._parameters)
-        rules = dict.fromkeys(p.rule for p in self._parameters)
+        factors = dict.fromkeys(p.layer_rate for p in self.parameters)
+        rules = dict.fromkeys(p.rule for p in self.parameters)
         rates = {factor: rate * factor for factor in factors}
         return rates, {rule: rule.numbers(step) for rule in rules}
 

@@ -41,13 +41,16 @@ POSITION_PLACEMENTS = ("stem", "every_block", "every_block_shared")
 ACTIVATIONS = ("tanh", "exact", "quick", "silu", "relu", "elu")
 # of `keras_vit.pretraining`,
 PATCH_TARGETS = ("mean_color", "small_patch", "pixels")
-# and of `trainers.optim` and `trainers.distribute`.
+# and of `trainers.optim` and `trainers.engine`.
 # Loss -> the function that turns logits into probabilities.
 LOSSES = {"softmax": "softmax", "sigmoid": "sigmoid"}
 OPTIMIZERS = ("adamw", "adam", "lamb", "adafactor", "lion", "sgd")
 DECAYS = ("cosine", "linear", "constant", "rsqrt", "steps")
 DTYPES = ("float32", "bfloat16")  # Of the accumulator and of gradients.
-STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")
+STRATEGIES = (
+    *("one_device", "mirrored", "multi_worker", "tpu"),
+    *("data_parallel", "fsdp", "tensor_parallel"),
+)
 
 CLASSIFY = "classify"
 # Share of hidden patches of each objective without labels, as in its paper.
@@ -486,7 +489,20 @@ class Recipe:
         range=SEED,
     )
     # Running.
-    strategy: str = free_option("one_device", "Devices to use.", STRATEGIES)
+    strategy: str = free_option(
+        "one_device",
+        "Devices to use: on TensorFlow one_device, mirrored, multi_worker or "
+        "tpu; on JAX one_device, data_parallel, fsdp or tensor_parallel, over "
+        "all devices of all processes.",
+        STRATEGIES,
+    )
+    model_devices: int = free_option(
+        1,
+        "On JAX, with fsdp or tensor_parallel: number of devices that share "
+        "each dense layer. With tensor_parallel, 1 stands for all devices of "
+        "a machine.",
+        range=POSITIVE,
+    )
     precision: str = option("float32", "Precision of training.", PRECISIONS)
     use_xla: bool = free_option(False, "Compile the step with XLA.")
     gradient_dtype: str = option(

@@ -14,7 +14,8 @@ from keras_vit.errors import message_of
 from trainers.command_line import parse_flags
 from trainers.data.datasets import ImageDataset, open_dataset
 from trainers.data.decoding import DataError, describe_error
-from trainers.distribute.cluster import WorkerConfig, WorkerLostError
+from trainers.engine.cluster import WorkerConfig
+from trainers.engine.rendezvous import WorkerLostError
 from trainers.loop.errors import (
     CheckpointError,
     Interrupted,

@@ -8,13 +8,12 @@ import math
 import os
 
 import keras
-import tensorflow as tf
 
 from keras_vit.files import DRAFT
 from trainers.data.batches import eval_batches, train_batches
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import BadExamples
-from trainers.distribute.workers import is_chief, num_processors
+from trainers.engine.engine import Share
 from trainers.loop.flops import (
     TRAINING_PASSES,
     count_flops,
@@ -101,7 +100,7 @@ class Job:
     @property
     def is_writer(self) -> bool:
         """Whether this process writes files and reports; only one does."""
-        return is_chief(self.loop.strategy)
+        return self.loop.engine.is_writer
 
     @property
     def steps_per_eval(self) -> int:
@@ -129,7 +128,7 @@ class Job:
     @functools.cached_property
     def flops_per_image(self) -> int:
         """FLOPs of a forward pass; cached, because counting traces a graph."""
-        runs = self.loop.variants or (self.loop.model,)
+        runs = self.loop.update.variants or (self.loop.model,)
         counts = [count_flops(self.loop.model, run=run) for run in runs]
         return round(sum(counts) / len(counts))
 
@@ -145,14 +144,14 @@ class Job:
             image_size=model.input_shape[1:3],
             dataset=recipe.dataset,
             strategy=recipe.strategy,
-            num_devices=self.loop.strategy.num_replicas_in_sync,
+            num_devices=self.loop.engine.num_replicas,
             precision=recipe.precision,
             batch_size=recipe.batch_size,
             first_step=self.loop.step,
             total_steps=self.total_steps,
         )
 
-    def train_batches(self, context: tf.distribute.InputContext):
+    def train_batches(self, share: Share):
         """Return the training batches of the replicas of this process."""
         recipe = self.recipe
         return train_batches(
@@ -165,10 +164,10 @@ class Job:
             num_streams=recipe.num_streams,
             bad_examples=self.bad_examples,
             data_service=recipe.data_service,
-            **_share(context),
+            **share._asdict(),
         )
 
-    def eval_batches(self, context: tf.distribute.InputContext):
+    def eval_batches(self, share: Share):
         """Return the evaluation batches of the replicas of this process."""
         return eval_batches(
             self.dataset,
@@ -176,7 +175,7 @@ class Job:
             batch_size=self.recipe.batch_size,
             preprocess=self.recipe.eval_preprocess,
             bad_examples=self.bad_examples,
-            **_share(context),
+            **share._asdict(),
         )
 
     def prepare_folder(self):
@@ -202,10 +201,7 @@ class Job:
 
     def draw_first_batch(self):
         """Draw the next training images, as a PNG and for TensorBoard."""
-        replicas = self.loop.strategy.num_replicas_in_sync
-        batches = self.train_batches(
-            tf.distribute.InputContext(num_replicas_in_sync=replicas)
-        )
+        batches = self.train_batches(Share(self.loop.engine.num_replicas))
         with self.bad_examples.named_errors():
             images, labels, weights = next(iter(batches))
         is_readable = weights > 0
@@ -261,24 +257,15 @@ class Job:
     @property
     def peak_flops(self) -> float:
         """Peak FLOP/s of all processors together, for MFU."""
-        strategy = self.loop.strategy
+        engine = self.loop.engine
         if self.recipe.peak_tflops:
             one = self.recipe.peak_tflops * 1e12
         else:
             one = measure_peak_flops(
                 PRECISIONS[self.recipe.precision].peak_dtype,
-                strategy.extended.worker_devices[0],
+                engine.devices[0],
             )
-        return one * num_processors(strategy)
-
-
-def _share(context):
-    """Return the arguments for the share of one of several processes."""
-    return {
-        "num_replicas": context.num_replicas_in_sync,
-        "worker": context.input_pipeline_id,
-        "num_workers": context.num_input_pipelines,
-    }
+        return one * engine.num_processors
 
 
 def train(job: Job) -> dict[str, float]:

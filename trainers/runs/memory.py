@@ -7,11 +7,10 @@ computed if nobody has.
 import contextlib
 import dataclasses
 import gc
-import math
 import pathlib
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -20,15 +19,12 @@ import tensorflow as tf
 from tensorflow.python.client import device_lib
 
 from keras_vit.models import VisionTransformer
-from trainers.distribute.workers import gather_rows
+from trainers.engine.engine import Engine
 from trainers.loop.flops import check_image_shape
 from trainers.loop.loop import Loop
-from trainers.optim.optimizers import Optimizer
+from trainers.optim.optimizers import Optimizer, variable_bytes
 from trainers.recipes.recipe import Recipe
 from trainers.runs.pictures import scale
-
-if TYPE_CHECKING:
-    from trainers.runs.job import Job
 
 # Operations whose outputs are views of their inputs and need no memory.
 VIEWS = {
@@ -82,8 +78,9 @@ def estimate_memory(
 ) -> Memory:
     """Estimate the bytes that training needs on each replica.
 
-    Traces a step and follows each tensor from the operation that creates it to
-    the last one that reads it, in the order of tracing. The estimate respects
+    On JAX, the compiler says what it needs. On TensorFlow, traces a step and
+    follows each tensor from the operation that creates it to the last one that
+    reads it, in the order of tracing. The estimate respects
     the dtype policy and the rematerialization of the model. It excludes
     TensorFlow itself, the workspace of its kernels, fragmentation, savings by
     XLA fusion, and prefetched batches. Steps on a CPU took 0.15 to 0.35 GB
@@ -103,9 +100,10 @@ def estimate_memory(
     """
     shape = check_image_shape(model)
     batch_size = batch_size_per_replica // accumulation_steps
+    is_jax = keras.backend.backend() == "jax"
+    find_peak = _peak_on_jax if is_jax else _peak_of_graph
     peaks = [
-        _peak_bytes(_training_graph(model, run, batch_size, shape))
-        for run in runs or (model,)
+        find_peak(model, run, batch_size, shape) for run in runs or (model,)
     ]
     kept = [v for each in (model, *frozen) for v in each.weights]
     trainable = sum(variable_bytes(v) for v in model.trainable_variables)
@@ -118,6 +116,33 @@ def estimate_memory(
         average=averages,
         activations=max(peaks),
     )
+
+
+def _peak_on_jax(model, run, batch_size, image_shape):
+    """Return the bytes that the compiled gradients of a batch need, on JAX."""
+    import jax
+
+    def compute(weights, states, images):
+        outputs, *_ = run.stateless_call(weights, states, images, training=True)
+        return sum(x.astype("float32").sum() for x in jax.tree.leaves(outputs))
+
+    images = jax.ShapeDtypeStruct(
+        (batch_size, *image_shape), model.inputs[0].dtype
+    )
+    values = [
+        [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in variables]
+        for variables in (
+            model.trainable_variables,
+            model.non_trainable_variables,
+        )
+    ]
+    compiled = jax.jit(jax.grad(compute)).lower(*values, images).compile()
+    size = images.size * images.dtype.itemsize
+    return compiled.memory_analysis().temp_size_in_bytes + size
+
+
+def _peak_of_graph(model, run, batch_size, image_shape):
+    return _peak_bytes(_training_graph(model, run, batch_size, image_shape))
 
 
 def _training_graph(model, run, batch_size, image_shape):
@@ -176,14 +201,6 @@ def _peak_bytes(graph):
 def _tensor_bytes(tensor):
     # The only tensors without a static shape are shapes, a few numbers each.
     return (tensor.shape.num_elements() or 0) * tensor.dtype.size
-
-
-def variable_bytes(variable: keras.Variable) -> int:
-    """Return the size of a variable."""
-    return (
-        math.prod(variable.shape)
-        * np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype).itemsize
-    )
 
 
 class MemoryPlan(NamedTuple):
@@ -287,22 +304,22 @@ CGROUP = pathlib.Path("/sys/fs/cgroup")
 LARGEST_BYTES_PER_FLOP = 0.02
 
 
-def estimate_job_memory(job: "Job") -> Memory:
+def estimate_job_memory(job) -> Memory:
     """Return the estimated memory that a replica needs for training."""
-    recipe, strategy = job.recipe, job.loop.strategy
+    recipe, update = job.recipe, job.loop.update
     return estimate_memory(
         job.loop.model,
-        recipe.batch_size // strategy.num_replicas_in_sync,
-        job.loop.optimizer,
+        recipe.batch_size // job.loop.engine.num_replicas,
+        update.optimizer,
         accumulation_steps=recipe.accumulation_steps,
-        runs=job.loop.variants,
+        runs=update.variants,
         frozen=teachers_of(job.loop),
     )
 
 
 def teachers_of(loop: Loop) -> list[keras.Model]:
     """Return the teacher whose predictions a loop learns, if there is one."""
-    teacher = loop.distillation and loop.distillation.teacher
+    teacher = loop.update.distillation and loop.update.distillation.teacher
     return [teacher] if teacher else []
 
 
@@ -313,18 +330,18 @@ def held_bytes(loop: Loop) -> int:
     return sum(map(variable_bytes, weights)) + sum(loop.optimizer.count_bytes())
 
 
-def available_bytes(strategy: tf.distribute.Strategy, held: int = 0) -> int:
+def available_bytes(engine: Engine, held: int = 0) -> int:
     """Return the memory that one replica of this process may use.
 
     For a CPU, the free memory of the machine, or of the container if that is
     less, shared by the replicas of the process.
 
     Args:
-        strategy: The strategy of the run.
+        engine: The engine of the run.
         held: What a replica holds already. It is part of what it needs, and
             the free memory of a CPU does not contain it any more.
     """
-    devices = [name for name in strategy.extended.worker_devices]
+    devices = engine.devices
     kind = tf.DeviceSpec.from_string(devices[0]).device_type
     if kind != "CPU":
         limits = [
@@ -351,7 +368,7 @@ def describe_memory(memory: Memory, available: int) -> str:
     )
 
 
-def describe_shortage(memory: Memory, available: int, job: "Job") -> str:
+def describe_shortage(memory: Memory, available: int, job) -> str:
     """Return how to make a training fit into memory; empty if it does.
 
     Args:
@@ -365,7 +382,7 @@ def describe_shortage(memory: Memory, available: int, job: "Job") -> str:
     ways = []
     # Accumulating keeps the sum of the gradients as well.
     extra = memory.gradients if recipe.accumulation_steps == 1 else 0
-    size = recipe.batch_size // job.loop.strategy.num_replicas_in_sync
+    size = recipe.batch_size // job.loop.engine.num_replicas
     parts = recipe.accumulation_steps
     factors = [n for n in range(2, size // parts + 1) if size // parts % n == 0]
     for factor in factors:
@@ -389,14 +406,14 @@ def describe_shortage(memory: Memory, available: int, job: "Job") -> str:
     )
 
 
-def warn_of_shortage(job: "Job"):
+def warn_of_shortage(job):
     """Print how to make a training fit into memory, if it may not.
 
     The exact estimate takes some seconds, so a coarse one comes first.
     """
     loop = job.loop
-    available = available_bytes(loop.strategy, held_bytes(loop))
-    images = job.recipe.batch_size / job.loop.strategy.num_replicas_in_sync
+    available = available_bytes(loop.engine, held_bytes(loop))
+    images = job.recipe.batch_size / job.loop.engine.num_replicas
     images /= job.recipe.accumulation_steps
     coarse = images * job.flops_per_image * LARGEST_BYTES_PER_FLOP
     coarse += 16 * job.loop.model.count_params()  # As with AdamW.
@@ -407,21 +424,17 @@ def warn_of_shortage(job: "Job"):
         print(f"Warning: {shortage}", flush=True)
 
 
-def measure_seconds_per_step(job: "Job") -> float:
+def measure_seconds_per_step(job) -> float:
     """Return the duration of an update, the mean of NUM_MEASURED.
 
     Changes the weights, so the job must not be trained afterwards.
     """
-    strategy, loop = job.loop.strategy, job.loop
-    batches = strategy.distribute_datasets_from_function(job.train_batches)
-    iterator = iter(batches)
+    loop = job.loop
+    iterator = iter(loop.engine.batches(job.train_batches))
 
     def update(count):
         start = time.perf_counter()
-        _, sums, _ = loop.inner.train(
-            iterator, tf.constant(count), tf.constant(loop.step, tf.int64)
-        )
-        sums.numpy()  # Waits for the devices.
+        loop.compiled.train(iterator, count, loop.step)
         return time.perf_counter() - start
 
     with job.bad_examples.named_errors():
@@ -468,7 +481,7 @@ def fit_to_memory(
         build: Returns the loop of a recipe.
     """
     loop = build(recipe)
-    images = recipe.batch_size // loop.strategy.num_replicas_in_sync
+    images = recipe.batch_size // loop.engine.num_replicas
     parts, remat = [recipe.accumulation_steps], [recipe.use_remat]
     if "accumulation_steps" in free and not has_batch_statistics(loop.model):
         parts = [n for n in range(1, images + 1) if images % n == 0]
@@ -487,16 +500,20 @@ def fit_to_memory(
             images,
             loop.optimizer,
             accumulation_steps=num_parts,
-            runs=loop.variants,
+            runs=loop.update.variants,
             frozen=teachers_of(loop),
         )
 
-    available = least_available_bytes(loop.strategy, held_bytes(loop))
+    available = least_available_bytes(loop.engine, held_bytes(loop))
     plan = plan_memory(estimate, available, parts, remat)
     chosen = {"accumulation_steps": plan.accumulation_steps}
     return (
         dataclasses.replace(recipe, **chosen),
-        dataclasses.replace(loop, **chosen),
+        Loop(
+            dataclasses.replace(loop.update, **chosen),
+            loop.engine,
+            best=loop.best,
+        ),
         plan,
     )
 
@@ -509,15 +526,13 @@ def has_batch_statistics(model: keras.Model) -> bool:
     )
 
 
-def least_available_bytes(
-    strategy: tf.distribute.Strategy, held: int = 0
-) -> int:
+def least_available_bytes(engine: Engine, held: int = 0) -> int:
     """Return the memory for a replica of the worker that has the least.
 
     Args:
-        strategy: The strategy of the run.
+        engine: The engine of the run.
         held: See `available_bytes`.
     """
-    count = available_bytes(strategy, held) // GATHERED_BYTES
-    rows = gather_rows(strategy, np.array([count], "int32"))
+    count = available_bytes(engine, held) // GATHERED_BYTES
+    rows = engine.gather(np.array([count], "int32"))
     return int(rows.min()) * GATHERED_BYTES

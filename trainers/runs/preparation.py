@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import keras
 import numpy as np
-import tensorflow as tf
+from keras import ops
 
 from keras_vit.models import VisionTransformer
 from keras_vit.pretraining import PretrainingModel
@@ -14,14 +14,11 @@ from trainers.data.datasets import ImageDataset, open_dataset
 from trainers.data.decoding import BadExamples
 from trainers.data.file_lists import is_file_list
 from trainers.data.readers.folder import UNLABELLED
-from trainers.distribute.cluster import ALONE, WorkerConfig, wait_for_service
-from trainers.distribute.strategies import make_strategy
-from trainers.distribute.workers import (
-    check_agreement,
-    is_chief,
-    name_lost_workers,
-    wait_for_all,
-)
+from trainers.engine.cluster import ALONE, WorkerConfig
+from trainers.engine.engine import Engine
+from trainers.engine.rendezvous import wait_for_service
+from trainers.engine.strategies import make_engine
+from trainers.engine.update import Update
 from trainers.loop.checkpoints import Checkpoints
 from trainers.loop.loop import Best, Loop
 from trainers.models.factory import (
@@ -73,7 +70,7 @@ def make_loss(
         losses = per_image(smoothed, logits)
         if class_weights is None:
             return losses
-        return losses * tf.linalg.matvec(labels, class_weights)
+        return losses * ops.matmul(labels, class_weights)
 
     return loss, is_best_class
 
@@ -150,12 +147,12 @@ def prepare(
     check_place(run, recipe.dataset)
     if recipe.data_service:
         wait_for_service(recipe.data_service, config.start_timeout)
-    strategy = make_strategy(recipe.strategy, config)
-    if is_chief(strategy):
+    engine = make_engine(recipe.strategy, config, recipe.model_devices)
+    if engine.is_writer:
         check_writable(run.folder, "run_dir")
-    with name_lost_workers(strategy, lambda: "before the first update"):
-        check_agreement(strategy, "recipe", _shared_fields(recipe))
-        dataset = open_in_turn(recipe, strategy)
+    with engine.name_lost_workers(lambda: "before the first update"):
+        engine.check_agreement("recipe", _shared_fields(recipe))
+        dataset = open_in_turn(recipe, engine)
         check_labels(recipe, dataset)
         started = None if force else run.started_recipe()
         if started:
@@ -163,11 +160,11 @@ def prepare(
         elif recipe.init_from:
             names = read_initial_classes(recipe.init_from)
             dataset = dataset.with_forms_of(names)
-        replicas = strategy.num_replicas_in_sync
+        replicas = engine.num_replicas
         recipe, free = _fit(recipe, chosen, dataset, started, replicas)
         recipe = _normalize(recipe, started, dataset.channels)
         if chosen:
-            check_agreement(strategy, "recipe", _shared_fields(recipe))
+            engine.check_agreement("recipe", _shared_fields(recipe))
         steps = count_steps(recipe, dataset)
         check_batch_size(recipe.batch_size, replicas, recipe.accumulation_steps)
         if not force:
@@ -175,18 +172,16 @@ def prepare(
         recipe, loop, plan = build_loop(
             recipe,
             free,
-            lambda recipe: make_loop(
-                recipe, dataset, strategy, steps[1], build
-            ),
+            lambda recipe: make_loop(recipe, dataset, engine, steps[1], build),
         )
         loop.checkpoints = Checkpoints(
             str(run.checkpoints_path),
             loop.state,
             num_kept=recipe.num_checkpoints,
-            is_writer=is_chief(strategy),
+            engine=engine,
         )
         loop.resume()
-        check_agreement(strategy, "weights", _weights(loop.model))
+        engine.check_agreement("weights", _weights(loop.model))
     bad_examples = BadExamples(recipe.max_bad_examples)
     return Job(recipe, run, dataset, loop, bad_examples, *steps, plan)
 
@@ -227,21 +222,18 @@ def _weights(model):
         yield variable.path, value.tobytes()
 
 
-def open_in_turn(
-    recipe: Recipe, strategy: tf.distribute.Strategy
-) -> ImageDataset:
+def open_in_turn(recipe: Recipe, engine: Engine) -> ImageDataset:
     """Return the data set of `recipe`, which the chief prepares first."""
-    first = is_chief(strategy)
-    if not first:
-        wait_for_all(strategy)
+    if not engine.is_writer:
+        engine.wait_for_all()
     dataset = open_dataset(
         recipe.dataset,
         recipe.data_dir,
         train_split=recipe.train_split,
         eval_split=recipe.eval_split,
     )
-    if first:
-        wait_for_all(strategy)
+    if engine.is_writer:
+        engine.wait_for_all()
     return dataset
 
 
@@ -288,7 +280,7 @@ def check_batch_size(batch_size: int, num_replicas: int, num_parts: int):
 def make_loop(
     recipe: Recipe,
     dataset: ImageDataset,
-    strategy: tf.distribute.Strategy,
+    engine: Engine,
     total_steps: int,
     build: Callable[[Recipe, ImageDataset], keras.Model] | None = None,
 ) -> Loop:
@@ -298,11 +290,11 @@ def make_loop(
         ValueError: If the model, the schedule or the optimizer is not
             possible, or the model cannot be trained.
     """
-    with strategy.scope():
+    with engine.scope():
         model = (build or build_model)(recipe, dataset)
     check_trainable(model, recipe)
     schedule = make_schedule(recipe, total_steps)
-    with strategy.scope():
+    with engine.scope():
         optimizer = make_optimizer(
             recipe.optimizer,
             model.trainable_variables,
@@ -319,12 +311,11 @@ def make_loop(
         scale = LossScale() if must_scale else None
         distillation = make_distillation(recipe, dataset, model)
     loss, hits = make_loss(recipe, dataset, model)
-    return Loop(
+    update = Update(
         model=model,
         optimizer=optimizer,
         loss=loss,
         hits=hits,
-        strategy=strategy,
         clip_norm=recipe.clip_norm or None,
         accumulation_steps=recipe.accumulation_steps,
         seed=recipe.seed,
@@ -333,8 +324,9 @@ def make_loop(
         gradient_dtype=recipe.gradient_dtype,
         distillation=distillation,
         variants=make_variants(recipe, model),
-        best=Best(patience=recipe.patience) if recipe.keep_best else None,
     )
+    best = Best(patience=recipe.patience) if recipe.keep_best else None
+    return Loop(update, engine, best=best)
 
 
 def make_schedule(recipe: Recipe, total_steps: int) -> WarmupSchedule:

@@ -19,13 +19,8 @@ from keras_vit.tables import format_table
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import BadExamples
 from trainers.data.splits import count_examples, format_ranges, take_ranges
-from trainers.distribute.cluster import ALONE, WorkerConfig
-from trainers.distribute.strategies import make_strategy
-from trainers.distribute.workers import (
-    check_agreement,
-    is_chief,
-    name_lost_workers,
-)
+from trainers.engine.cluster import ALONE, WorkerConfig
+from trainers.engine.strategies import make_engine
 from trainers.evaluation.probing import summarize
 from trainers.loop.errors import NonFiniteLossError
 from trainers.paths import (
@@ -396,8 +391,8 @@ def open_sweep(
     """
     run = Run(as_path(sweep_dir))
     _check_choices(run, recipe, learning_rates, num_seeds)
-    strategy = make_strategy(recipe.strategy, config)
-    with name_lost_workers(strategy, lambda: "before the first run"):
+    engine = make_engine(recipe.strategy, config, recipe.model_devices)
+    with engine.name_lost_workers(lambda: "before the first run"):
         choices = {
             "learning_rates": learning_rates,
             "num_seeds": num_seeds,
@@ -405,14 +400,13 @@ def open_sweep(
             "results": read_trials(run.folder),
         }
         values = [(name, repr(x).encode()) for name, x in choices.items()]
-        check_agreement(strategy, "sweep", values)
-        dataset = open_in_turn(recipe, strategy)
+        engine.check_agreement("sweep", values)
+        dataset = open_in_turn(recipe, engine)
     check_labels(recipe, dataset)
     started = run.load_recipe() if run.recipe_path.exists() else None
     if chosen:
         num_images = dataset.num_examples(dataset.train_split)
-        replicas = strategy.num_replicas_in_sync
-        recipe = chosen.fit(num_images, started, replicas)
+        recipe = chosen.fit(num_images, started, engine.num_replicas)
     # The best evaluation would be chosen by images of the test split.
     recipe = dataclasses.replace(recipe, keep_best=False, patience=None)
     grid = choose_grid(chosen and chosen.name, recipe)
@@ -427,7 +421,7 @@ def open_sweep(
         dataset=dataset,
         config=config,
         chosen=chosen,
-        is_writer=is_chief(strategy),
+        is_writer=engine.is_writer,
     )
     if started:
         check_unchanged(sweep, started)

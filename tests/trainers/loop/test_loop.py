@@ -9,7 +9,9 @@ import pytest
 import tensorflow as tf
 
 from trainers.data.batches import eval_batches
-from trainers.distribute.strategies import make_strategy
+from trainers.engine.engine import Share
+from trainers.engine.strategies import make_engine
+from trainers.engine.update import Update
 from trainers.loop.checkpoints import Checkpoints
 from trainers.loop.errors import (
     CheckpointError,
@@ -59,8 +61,8 @@ LABELS = np.eye(10, dtype="float32")[draws.integers(0, 10, 24)]
 def small_loop(folder=None, strategy="one_device", clip_norm=None, **changes):
     """Return a loop from the state in a folder, if there is one."""
     keras.utils.set_random_seed(0)
-    strategy = make_strategy(strategy)
-    with strategy.scope():
+    engine = make_engine(strategy)
+    with engine.scope():
         model = keras.Sequential(
             [keras.Input((8, 8, 1)), keras.layers.Flatten()], name="small"
         )
@@ -70,7 +72,8 @@ def small_loop(folder=None, strategy="one_device", clip_norm=None, **changes):
         optimizer = make_optimizer(
             variables=model.trainable_variables, **rule | changes
         )
-    loop = Loop(model, optimizer, softmax, strategy, clip_norm=clip_norm)
+    update = Update(model, optimizer, softmax, clip_norm=clip_norm)
+    loop = Loop(update, engine)
     if folder:
         loop.checkpoints = Checkpoints(str(folder), loop.state)
         loop.resume()
@@ -88,7 +91,7 @@ def train_small(loop, **changes):
 
     An evaluation takes two calls.
     """
-    size = 8 // loop.strategy.num_replicas_in_sync
+    size = 8 // loop.engine.num_replicas
     arguments = {
         "batches": lambda _: small_batches(size, loop.step),
         "eval_batches": lambda _: small_batches(2),
@@ -159,7 +162,7 @@ def test_twenty_updates_end_with_the_weights_of_one_device(
     assert recipe.total_steps == 20 and recipe.average_decay
     one, one_logs = on_one_device
     other, logs = train(recipe, tmp_path, 10)
-    assert other.strategy.num_replicas_in_sync == 2
+    assert other.engine.num_replicas == 2
     assert largest_difference(one, other) < 1e-5
     for a, b in zip(one.optimizer.averages, other.optimizer.averages):
         assert np.max(np.abs(a - b)) < 1e-5
@@ -178,12 +181,10 @@ def test_the_updates_are_far_from_nothing(on_one_device, tmp_path):
     weights = one.model.trainable_variables
     assert max(np.max(np.abs(a - w)) for a, w in zip(averages, weights)) > 1e-4
     # Clipping is at work, from the first batch on.
-    images, labels, _ = next(
-        iter(job.train_batches(tf.distribute.InputContext()))
-    )
+    images, labels, _ = next(iter(job.train_batches(Share())))
     with tf.GradientTape() as tape:
         logits = job.loop.model(images, training=True)
-        loss = tf.reduce_mean(job.loop.loss(labels, logits))
+        loss = tf.reduce_mean(job.loop.update.loss(labels, logits))
     weights = [v.value for v in job.loop.model.trainable_variables]
     norm = tf.linalg.global_norm(tape.gradient(loss, weights))
     assert norm > 1.2 * recipe.clip_norm
@@ -272,13 +273,14 @@ def test_replicas_and_updates_and_parts_draw_different_dropout():
                 tf.py_function(lambda x: seen.append(x.numpy()), [x], [])
             return x
 
-    strategy = make_strategy("mirrored")
-    with strategy.scope():
+    engine = make_engine("mirrored")
+    with engine.scope():
         model = keras.Sequential(
             [keras.Input((16,)), Spy(), keras.layers.Dense(2)]
         )
         optimizer = make_optimizer("sgd", model.trainable_variables, 0.1)
-    loop = Loop(model, optimizer, softmax, strategy, accumulation_steps=2)
+    update = Update(model, optimizer, softmax, accumulation_steps=2)
+    loop = Loop(update, engine)
     batch = tf.ones((2, 16)), tf.one_hot([0, 1], 2), tf.ones(2)
     batches = tf.data.Dataset.from_tensors(batch).repeat()
     loop.train(
@@ -449,7 +451,7 @@ def test_damaged_checkpoints_are_passed_over(exact, copied):
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "c").write_text("a file")
-    state = tf.train.Checkpoint(x=tf.Variable(1.0))
+    state = small_loop().state
     checkpoints = Checkpoints(str(tmp_path / "c"), state)
     with pytest.raises(CheckpointError, match="could not be saved in .*/c"):
         checkpoints.save(1)

@@ -128,7 +128,7 @@ def test_layer_decay_counts_all_blocks_of_the_model(recipe, tmp_path):
     """The head alone has no block, and is still the last layer."""
     recipe = dataclasses.replace(recipe, layer_decay=0.5, train_only="head")
     job = prepare(recipe, str(tmp_path))
-    rates = [p.layer_rate for p in job.loop.optimizer._parameters]
+    rates = [p.layer_rate for p in job.loop.optimizer.parameters]
     assert rates == [1.0, 1.0]
 
 

@@ -8,7 +8,6 @@ import shutil
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from keras_vit import (
     Preprocessing,
@@ -18,6 +17,7 @@ from keras_vit import (
 )
 from tests.tiny import to_numpy
 from tests.trainers.made import write_photos
+from trainers.engine.engine import Share
 from trainers.evaluation.evaluation import evaluate
 from trainers.evaluation.predictions import load_image
 from trainers.models.initial_model import initial_preprocessing
@@ -94,7 +94,7 @@ def test_from_the_checkpoint_to_the_evaluation(
     model = run.load_model()
     assert model.config.preprocessing == Preprocessing("imagenet")
     # The images of the evaluation, of a prediction, and by hand.
-    batches = job.eval_batches(tf.distribute.InputContext())
+    batches = job.eval_batches(Share())
     images = np.concatenate([batch[0] for batch in batches])
     path = photos / "test" / "dark" / "2.png"
     pixels = read_image(path, model=model)

@@ -50,7 +50,7 @@ def test_a_run_trains_all_sizes_and_can_be_interrupted(
     )
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     job = prepare(recipe, whole)
-    assert len(job.loop.variants) == 2
+    assert len(job.loop.update.variants) == 2
     train(job)
     job = prepare(recipe, parted)
     steps = iter([False, True])

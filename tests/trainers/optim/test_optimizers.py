@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.tiny import noise
-from trainers.distribute import strategies
+from trainers.engine.tensorflow import make_engine
 from trainers.optim.optimizers import make_optimizer
 from trainers.optim.rules import OPTIMIZERS
 
@@ -414,7 +414,7 @@ def one_device():
 
 
 def two_replicas():
-    return strategies.make_strategy("mirrored")
+    return make_engine("mirrored").strategy
 
 
 def train_in_a_loop(name, strategy, choices):

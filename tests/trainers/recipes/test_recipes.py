@@ -20,10 +20,8 @@ from tests.trainers.made import write_photos, write_records
 from tests.trainers.mocked import write_metadata
 from trainers import flags as flag_definitions
 from trainers.augment.augmentation import parse_augmentation
-from trainers.distribute.strategies import (
-    STRATEGIES,
-    SUM_DTYPES,
-)
+from trainers.engine.jax import STRATEGIES as JAX_STRATEGIES
+from trainers.engine.tensorflow import STRATEGIES, SUM_DTYPES
 from trainers.evaluation.probing import PROBES
 from trainers.models.resnets import (
     build_baseline,
@@ -540,7 +538,7 @@ def test_written_out_names_are_those_of_the_tables():
         "loss": LOSSES,
         "optimizer": OPTIMIZERS,
         "schedule": DECAYS,
-        "strategy": STRATEGIES,
+        "strategy": STRATEGIES | JAX_STRATEGIES,
         "accumulator_dtype": ACCUMULATOR_DTYPES,
         "gradient_dtype": SUM_DTYPES,
     }.items():

@@ -67,7 +67,7 @@ def test_the_batch_is_computed_in_the_fewest_parts_that_fit(start):
     assert needs(whole, 8).total + four.gradients > available
     parts = start(available)
     assert ways(parts) == (4, False)
-    assert parts.loop.accumulation_steps == 4
+    assert parts.loop.update.accumulation_steps == 4
     same = dataclasses.replace(parts.recipe, accumulation_steps=1)
     assert same == whole.recipe
 
@@ -112,13 +112,13 @@ def test_a_run_that_continues_keeps_its_way(start):
 def test_the_worker_with_the_least_memory_decides(monkeypatch):
     asked = []
 
-    def gather(strategy, row):
-        asked.append(row)
-        return np.array([[9], row, [3]], "int32")
+    class Engine:
+        def gather(self, row):
+            asked.append(row)
+            return np.array([[9], row, [3]], "int32")
 
     monkeypatch.setattr(memory_fitting, "available_bytes", lambda *_: 2**30 + 5)
-    monkeypatch.setattr(memory_fitting, "gather_rows", gather)
-    assert least_available_bytes(None) == 3 * GATHERED_BYTES
+    assert least_available_bytes(Engine()) == 3 * GATHERED_BYTES
     assert asked[0].tolist() == [2**30 // GATHERED_BYTES]
 
 

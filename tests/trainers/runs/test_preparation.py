@@ -82,7 +82,7 @@ def test_a_stopped_run_continues_from_its_newest_checkpoint(recipe, tmp_path):
     loop = prepare(recipe, str(tmp_path)).loop
     loop.model.get_layer("predictions").bias.assign(np.arange(10.0))
     for number in (43, 44, 45):
-        loop._step.assign(number)
+        loop.numbers["step"] = np.int64(number)
         loop.checkpoints.save(number)
     rest = prepare(recipe, str(tmp_path)).loop
     assert rest.step == 45
@@ -101,7 +101,7 @@ def test_schedule_and_sums_are_those_of_the_recipe(recipe, tmp_path):
         rates.append(float(loop.optimizer.learning_rate))
     shares = np.array(rates) / recipe.learning_rate
     np.testing.assert_allclose(shares, [0, 0.5, 1, 0.5], rtol=1e-6)
-    assert loop.inner.step.gradient_dtype == "bfloat16"
+    assert loop.update.gradient_dtype == "bfloat16"
 
 
 def test_a_run_that_never_started_does_not_lock_its_folder(recipe, tmp_path):

@@ -4,7 +4,7 @@ import types
 import psutil
 import pytest
 
-from trainers.distribute.strategies import make_strategy
+from trainers.engine.strategies import make_engine
 from trainers.recipes.recipes import RECIPES
 from trainers.runs import memory as resources
 from trainers.runs.memory import (
@@ -27,8 +27,8 @@ MEMORY = Memory(1 * GB, 1 * GB, 2 * GB, 0, 16 * GB)
 def job_of(num_replicas=1, **changes):
     """Return a job with the fields that advice depends on."""
     recipe = dataclasses.replace(RECIPES["digits"], **changes)
-    strategy = types.SimpleNamespace(num_replicas_in_sync=num_replicas)
-    loop = types.SimpleNamespace(strategy=strategy)
+    engine = types.SimpleNamespace(num_replicas=num_replicas)
+    loop = types.SimpleNamespace(engine=engine)
     return types.SimpleNamespace(recipe=recipe, loop=loop)
 
 
@@ -72,8 +72,8 @@ def test_a_container_may_have_less_than_its_machine(
     monkeypatch.setattr(resources, "CGROUP", tmp_path)
     free = types.SimpleNamespace(available=9000)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
-    assert available_bytes(make_strategy("one_device")) == want
-    mirrored = make_strategy("mirrored")
+    assert available_bytes(make_engine("one_device")) == want
+    mirrored = make_engine("mirrored")
     assert available_bytes(mirrored) == want // 2
     assert available_bytes(mirrored, held=70) == want // 2 + 70
 

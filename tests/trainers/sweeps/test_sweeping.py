@@ -144,7 +144,7 @@ def test_two_sweeps_do_not_share_a_folder(trained, tmp_path):
 def test_another_worker_trains_and_writes_nothing(
     trained, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr("trainers.sweeps.sweeping.is_chief", lambda _: False)
+    monkeypatch.setattr("trainers.engine.engine.Engine.is_writer", False)
     assert len(sweep(tmp_path / "new", (0.1, 0.2))) == 4
     assert len(trained) == 4
     assert not (tmp_path / "new").exists()

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainers.distribute.strategies import make_strategy
-from trainers.loop.step import Step
+from trainers.engine.tensorflow import TensorFlowUpdate, make_engine
+from trainers.engine.update import Update
 from trainers.optim.losses import (
     LOSSES,
     Distillation,
@@ -39,9 +39,9 @@ def dense(**options):
 def make_step(make_model, strategy="one_device", parts=1, scale=None, **more):
     """Return a step of plain descent without momentum, at its first update."""
     keras.utils.set_random_seed(0)
-    with make_strategy(strategy).scope():
+    with make_engine(strategy).scope():
         model = make_model()
-        return Step(
+        return Update(
             model,
             make_optimizer("sgd", model.trainable_variables, RATE),
             softmax,
@@ -56,7 +56,8 @@ def make_update(step, strategy="one_device", batch=(IMAGES, LABELS, WEIGHTS)):
 
     The batch is shared out among the replicas.
     """
-    strategy = make_strategy(strategy)
+    strategy = make_engine(strategy).strategy
+    compiled = TensorFlowUpdate(step, strategy)
     replicas = strategy.num_replicas_in_sync
 
     @tf.function
@@ -68,7 +69,7 @@ def make_update(step, strategy="one_device", batch=(IMAGES, LABELS, WEIGHTS)):
                 lambda x: tf.reshape(x, (replicas, -1, *x.shape[1:]))[index],
                 batch,
             )
-            return step.train(mine, number)
+            return compiled.train_replica(mine, number)
 
         return strategy.reduce("SUM", strategy.run(on_replica), axis=None)
 
@@ -145,7 +146,7 @@ def test_rows_that_are_taken_by_index_learn_as_in_numpy(strategy, parts):
 def test_the_update_with_a_teacher_is_that_of_numpy(strategy, parts):
     """The cross-entropy with both is that with their mean."""
     matrix = draws.normal(size=(4, 3)).astype("float32")
-    with make_strategy(strategy).scope():
+    with make_engine(strategy).scope():
         teacher = dense(use_bias=False)()
         teacher.set_weights([matrix])
     compare = hard_loss(LOSSES["softmax"], temperature=1.0)
@@ -235,7 +236,8 @@ def test_losses_of_logits_in_half_precision_are_taken_in_float32(dtype):
     kernel, bias, sums = descend(*step.model.get_weights())
     np.testing.assert_allclose(run(step), sums, rtol=1e-2)
     np.testing.assert_allclose(step.model.get_weights()[0], kernel, atol=1e-3)
-    measured = step.measure(
+    compiled = TensorFlowUpdate(step, make_engine("one_device").strategy)
+    measured = compiled.measure_replica(
         tf.nest.map_structure(tf.constant, (IMAGES, LABELS, WEIGHTS))
     )
     assert measured.dtype == tf.float32
@@ -262,10 +264,10 @@ def test_an_overflow_halves_the_scale_and_changes_nothing_else(strategy):
 
 def test_the_loss_scale_stays_finite_and_at_least_one():
     scale = LossScale(2.0**126, growth_steps=1)
-    factors = []
+    state, factors = [tf.convert_to_tensor(x) for x in scale.state], []
     for is_finite in [True] * 3 + [False] * 130:
-        scale.update(tf.constant(is_finite))
-        factors.append(float(scale.factor))
+        state = scale.next(*state, tf.constant(is_finite))
+        factors.append(float(state[0]))
     assert factors[:4] == [2.0**127, 2.0**127, 2.0**127, 2.0**126]
     assert factors[-3:] == [1.0] * 3
 
@@ -351,7 +353,8 @@ def test_what_is_measured_is_of_the_model_at_rest():
     )
     *statistics, kernel, bias = step.model.get_weights()
     batch = [tf.constant(x) for x in (IMAGES, LABELS, WEIGHTS)]
-    got = step.measure(batch)
+    compiled = TensorFlowUpdate(step, make_engine("one_device").strategy)
+    got = compiled.measure_replica(batch)
     # Statistics at their start divide by the root of 1 + 1e-3.
     *_, want = descend(kernel / np.sqrt(1.001), bias)
     np.testing.assert_allclose(got, want, rtol=1e-5)

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from trainers.distribute.strategies import make_strategy, sum_gradients
+from trainers.engine.tensorflow import make_engine, sum_gradients
 
 
 def draw_gradients(*shape):
@@ -19,7 +19,7 @@ KERNELS, BIASES = draw_gradients(2, 300, 40), draw_gradients(2, 500)
 
 def sums(strategy, dtype):
     """Return the sums of the gradients on the first replica."""
-    strategy = make_strategy(strategy)
+    strategy = make_engine(strategy).strategy
 
     @tf.function
     def compute():

@@ -1,68 +1,38 @@
-"""The chief, the comparison of workers, and the errors of lost workers."""
+"""The processes of an engine: the writer, their comparison, and losses."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainers.distribute import workers
-from trainers.distribute.cluster import WorkerLostError
-from trainers.distribute.strategies import make_strategy
-from trainers.distribute.workers import (
-    describe_differences,
-    gather_rows,
-    is_chief,
-    name_lost_workers,
-    num_processors,
-)
+from trainers.engine.engine import describe_differences
+from trainers.engine.rendezvous import WorkerLostError
+from trainers.engine.strategies import make_engine
+from trainers.engine.tensorflow import TensorFlowEngine
 
 
-class Resolved:
-    """The part of a strategy that `is_chief` and `num_workers` read."""
+class OneOfSeveral(tf.distribute.MultiWorkerMirroredStrategy):
+    """One of several processes; another one sends the row [5, 6]."""
 
-    def __init__(self, kind, index, **jobs):
-        self.cluster_resolver = tf.distribute.cluster_resolver
-        self.cluster_resolver = self.cluster_resolver.SimpleClusterResolver(
+    def __init__(self, kind, index, devices=("/device:CPU:0",), **jobs):
+        resolvers = tf.distribute.cluster_resolver
+        self.resolver = resolvers.SimpleClusterResolver(
             tf.train.ClusterSpec(jobs), task_type=kind, task_id=index
         )
-
-
-@pytest.mark.parametrize(
-    "kind, index, jobs, expected",
-    [
-        ("worker", 1, {"worker": ["a:1", "b:1"]}, False),
-        ("chief", 0, {"chief": ["c:1"], "worker": ["a:1"]}, True),
-        ("worker", 0, {"chief": ["c:1"], "worker": ["a:1"]}, False),
-    ],
-)
-def test_one_process_of_all_is_the_chief(kind, index, jobs, expected):
-    assert is_chief(Resolved(kind, index, **jobs)) is expected
-
-
-@pytest.mark.parametrize(
-    "error", [tf.errors.UnavailableError, tf.errors.AbortedError]
-)
-def test_a_lost_worker_is_named(monkeypatch, error):
-    strategy = make_strategy("mirrored")
-    # One process alone has none to lose.
-    with pytest.raises(error), name_lost_workers(strategy, lambda: "at noon"):
-        raise error(None, None, "Of something else")
-    monkeypatch.setattr(workers, "num_workers", lambda strategy: 2)
-    with (
-        pytest.raises(WorkerLostError, match=f"at noon .{error.__name__}.. St"),
-        name_lost_workers(strategy, lambda: "at noon"),
-    ):
-        raise error(None, None, "Connection reset by peer")
-
-
-class OneOfTwo(tf.distribute.MultiWorkerMirroredStrategy):
-    """The first of two processes; the other one sends the row [5, 6]."""
-
-    cluster_resolver = Resolved("worker", 0, worker=["a:1", "b:1"])
-    cluster_resolver = cluster_resolver.cluster_resolver
-    num_replicas_in_sync = 2
-
-    def __init__(self):
+        self.jobs = jobs
+        self.worker_devices = devices
         self.sums = []
+
+    @property
+    def cluster_resolver(self):
+        return self.resolver
+
+    @property
+    def extended(self):
+        return self
+
+    @property
+    def num_replicas_in_sync(self):
+        return sum(map(len, self.jobs.values())) * len(self.worker_devices)
 
     def run(self, function):
         return function()
@@ -74,10 +44,40 @@ class OneOfTwo(tf.distribute.MultiWorkerMirroredStrategy):
         return value + [[0, 0], [5, 6]]
 
 
+@pytest.mark.parametrize(
+    "kind, index, jobs, expected",
+    [
+        ("worker", 1, {"worker": ["a:1", "b:1"]}, False),
+        ("chief", 0, {"chief": ["c:1"], "worker": ["a:1"]}, True),
+        ("worker", 0, {"chief": ["c:1"], "worker": ["a:1"]}, False),
+    ],
+)
+def test_one_process_of_all_writes(kind, index, jobs, expected):
+    engine = TensorFlowEngine(OneOfSeveral(kind, index, **jobs))
+    assert engine.is_writer is expected
+    assert engine.num_processes == sum(map(len, jobs.values()))
+
+
+@pytest.mark.parametrize(
+    "error", [tf.errors.UnavailableError, tf.errors.AbortedError]
+)
+def test_a_lost_worker_is_named(error):
+    # One process alone has none to lose.
+    alone = make_engine("mirrored")
+    with pytest.raises(error), alone.name_lost_workers(lambda: "at noon"):
+        raise error(None, None, "Of something else")
+    engine = TensorFlowEngine(OneOfSeveral("worker", 0, worker=["a:1", "b:1"]))
+    with (
+        pytest.raises(WorkerLostError, match=f"at noon .{error.__name__}.. St"),
+        engine.name_lost_workers(lambda: "at noon"),
+    ):
+        raise error(None, None, "Connection reset by peer")
+
+
 def test_a_process_may_end_once_the_others_have_its_row():
     """It may find in the table that they cannot train together, and end."""
-    strategy = OneOfTwo()
-    table = gather_rows(strategy, np.array([3, 4], "int32"))
+    strategy = OneOfSeveral("worker", 0, worker=["a:1", "b:1"])
+    table = TensorFlowEngine(strategy).gather(np.array([3, 4], "int32"))
     np.testing.assert_array_equal(table, [[3, 4], [5, 6]])
     assert strategy.sums == [2, 0]  # After the table, one to wait for all.
 
@@ -95,7 +95,7 @@ def test_workers_that_differ_are_named_with_what_differs():
 
 
 class Devices:
-    """The part of a strategy that `num_processors` reads."""
+    """The part of a strategy that tells its processors."""
 
     def __init__(self, *devices, replicas):
         self.extended = self
@@ -113,4 +113,4 @@ class Devices:
     ids=["logical CPUs", "GPUs", "TPU"],
 )
 def test_processors_of_a_strategy(strategy, count):
-    assert num_processors(strategy) == count
+    assert TensorFlowEngine(strategy).num_processors == count

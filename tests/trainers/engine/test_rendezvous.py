@@ -11,8 +11,8 @@ import time
 import pytest
 
 from tests.ports import free_addresses
-from trainers.distribute import cluster as rendezvous
-from trainers.distribute.cluster import (
+from trainers.engine import rendezvous
+from trainers.engine.rendezvous import (
     WorkerLostError,
     wait_for_service,
     wait_for_workers,
@@ -94,7 +94,7 @@ def test_a_name_that_nobody_has_is_an_absent_worker(addresses):
 
 SCRIPT = """
 import ctypes, sys
-from trainers.distribute.cluster import kill_after
+from trainers.engine.rendezvous import kill_after
 with kill_after(0.5):
     print("in", flush=True)
     # Holds the lock of the interpreter, as TensorFlow does.

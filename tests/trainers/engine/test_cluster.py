@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from trainers.distribute.cluster import WorkerConfig, find_cluster
+from trainers.engine.cluster import WorkerConfig, find_cluster
 
 ADDRESSES = "a.example:12,b.example:13"
 SURROUNDINGS = (

@@ -1,0 +1,93 @@
+"""Trains a small model on eight devices of JAX; started by test_jax.py.
+
+Prints, as JSON, the weights after three updates for each strategy and number
+of parts, and those of a training that continues on other devices.
+"""
+
+import json
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainers.engine.strategies import make_engine
+from trainers.engine.update import Update
+from trainers.loop.checkpoints import Checkpoints
+from trainers.loop.loop import Loop
+from trainers.optim.losses import softmax
+from trainers.optim.optimizers import make_optimizer
+
+draws = np.random.default_rng(0)
+IMAGES = draws.normal(size=(32, 32)).astype("float32")
+LABELS = np.eye(4, dtype="float32")[draws.integers(0, 4, 32)]
+WEIGHTS = np.array([1, 0, 1, 0.5] * 8, "float32")
+# Strategy, devices of a layer, and parts of a batch.
+CASES = [
+    *(("one_device", 1, 1), ("one_device", 1, 4), ("data_parallel", 1, 1)),
+    *(("data_parallel", 1, 4), ("fsdp", 1, 1), ("fsdp", 1, 4), ("fsdp", 2, 1)),
+    ("tensor_parallel", 1, 1),
+]
+
+
+def make_loop(strategy, model_devices, parts, folder=None):
+    """Return a loop from the state in a folder, if there is one."""
+    keras.utils.set_random_seed(0)
+    engine = make_engine(strategy, model_devices=model_devices)
+    with engine.scope():
+        model = keras.Sequential(
+            [
+                keras.Input((32,)),
+                keras.layers.Dense(64, "relu", name="hidden"),
+                keras.layers.Dropout(0.3, seed=1),
+                keras.layers.Dense(4, name="head"),
+            ]
+        )
+        optimizer = make_optimizer(
+            "sgd", model.trainable_variables, 0.5, 0.1, average_decay=0.9
+        )
+    update = Update(
+        model, optimizer, softmax, clip_norm=0.05, accumulation_steps=parts
+    )
+    loop = Loop(update, engine)
+    if folder:
+        state = loop.state
+        loop.checkpoints = Checkpoints(folder, state, 9, engine)
+        loop.resume()
+    return loop
+
+
+def train(loop, total_steps):
+    """Return the weights and the last loss."""
+
+    def batches(share):
+        data = tf.data.Dataset.from_tensors((IMAGES, LABELS, WEIGHTS))
+        return data.repeat()
+
+    logs = loop.train(
+        batches,
+        batches,
+        total_steps=total_steps,
+        steps_per_epoch=3,
+        eval_steps=1,
+    )
+    weights = [weight.tolist() for weight in loop.model.get_weights()]
+    return {"weights": weights, "loss": logs["val_loss"]}
+
+
+def main(folder):
+    """Print the results of all cases."""
+    results = {
+        " ".join(map(str, case)): train(make_loop(*case), 3) for case in CASES
+    }
+    # Stopped after one update, and continued on other devices.
+    loop = make_loop("fsdp", 1, 1, folder)
+    train(loop, 1)
+    kernel = loop.model.get_layer("hidden").kernel.value
+    results["shard"] = list(kernel.addressable_shards[0].data.shape)
+    results["continued"] = train(make_loop("one_device", 1, 1, folder), 3)
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

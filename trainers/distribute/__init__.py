@@ -1,1 +1,0 @@
-"""Strategies and the rendezvous of several processes."""

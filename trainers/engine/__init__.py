@@ -1,0 +1,1 @@
+"""Engines: what runs the updates of a training on devices and processes."""

@@ -1,0 +1,224 @@
+"""Engine: the devices and processes of a training, behind one interface.
+
+The trainer knows no backend. What differs between TensorFlow and JAX is in
+`trainers.engine.tensorflow` and `trainers.engine.jax`, which implement the
+methods of `Engine`.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trainers.engine.rendezvous import WorkerLostError
+
+# Largest number of differing values that an error names for each worker.
+MOST_NAMES = 5
+
+
+class Share(NamedTuple):
+    """The part of each batch that a process reads.
+
+    Args:
+        num_replicas: Number of replicas of all processes; a batch has as many
+            parts.
+        worker: Number of this process.
+        num_workers: Number of processes.
+    """
+
+    num_replicas: int = 1
+    worker: int = 0
+    num_workers: int = 1
+
+
+class Engine:
+    """The devices and processes that train a model.
+
+    Attributes:
+        num_replicas: Number of parts of a batch that are computed at the same
+            time; its size must be a multiple of it.
+        num_processors: Number of processors that compute them. The logical
+            CPUs of a machine count as one.
+        index: Number of this process, from 0.
+        addresses: The names of all processes; () if there is one.
+        devices: The names of the devices of this process.
+        lost: Types of errors by which the backend reports that another
+            process does not respond.
+    """
+
+    num_replicas: int
+    num_processors: int
+    index: int = 0
+    addresses: tuple[str, ...] = ()
+    devices: tuple[str, ...]
+    lost: tuple[type[Exception], ...] = ()
+
+    def scope(self) -> contextlib.AbstractContextManager:
+        """Return the scope in which models and optimizers are made."""
+        raise NotImplementedError
+
+    def batches(self, make: Callable[[Share], Any]) -> Iterable:
+        """Return the batches of `make` on the devices, anew for each `iter`.
+
+        Args:
+            make: Maps the share of this process to a `tf.data.Dataset`.
+        """
+        raise NotImplementedError
+
+    def compile(self, update) -> Any:
+        """Return an update that runs on the devices.
+
+        It has two methods: `train(iterator, count, first)` makes updates and
+        returns their number, the sums of loss, hits and weights (3,) and the
+        seconds spent waiting for input; it stops after a loss that is not
+        finite. `measure(iterator, count)` returns the sums over batches.
+
+        Args:
+            update: See `trainers.engine.update.Update`.
+        """
+        raise NotImplementedError
+
+    def state(self, model, optimizer, loss_scale, numbers: dict) -> Any:
+        """Return what writes and reads the state of a training.
+
+        `write(path)` writes it to files that begin with `path`, on the writer
+        or, if `is_split`, on all processes; then the writer calls
+        `finish(path)`. `read(path)` reads it on all, and raises an error if a
+        file is damaged.
+
+        Args:
+            model: The model.
+            optimizer: Its optimizer.
+            loss_scale: Its loss scale; None for none.
+            numbers: Arrays by name, on the host; `read` replaces them.
+        """
+        raise NotImplementedError
+
+    def gather(self, row: np.ndarray) -> np.ndarray:
+        """Return a row of numbers of each process; all must call this.
+
+        Shapes:
+            row: (N,). returns: (processes, N).
+        """
+        raise NotImplementedError
+
+    def wait_for_all(self):
+        """Wait until every process has called this method."""
+        raise NotImplementedError
+
+    @property
+    def num_processes(self) -> int:
+        """Number of processes that train together."""
+        return len(self.addresses) or 1
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this process writes files and reports; only one does."""
+        return self.index == 0
+
+    @property
+    def share(self) -> Share:
+        """The part of each batch that this process reads."""
+        return Share(self.num_replicas, self.index, self.num_processes)
+
+    def part_from_all(self):
+        """Wait until every process has called this method, or one has ended.
+
+        All call it before they end. Otherwise, a process could end while
+        another still waits for its part of the last sum, and would be taken
+        for lost.
+        """
+        with contextlib.suppress(*self.lost):
+            self.wait_for_all()
+
+    def agree(self, value: float) -> float:
+        """Return the mean of a value over all processes."""
+        return float(self.gather(np.array([value], "float32")).mean())
+
+    def is_common(self, number: int) -> bool:
+        """Return whether a number is the same for all processes."""
+        numbers = self.gather(np.array([number]))
+        return bool((numbers == number).all())
+
+    def check_agreement(
+        self, subject: str, values: Iterable[tuple[str, bytes]]
+    ):
+        """Raise a ValueError unless every process has the same values.
+
+        Every process must call this method, with the same names.
+
+        Args:
+            subject: Name of the compared object, such as "recipe".
+            values: Names and contents of the values.
+
+        Raises:
+            ValueError: On every process. The message names the processes that
+                differ from the first one, and the values.
+        """
+        if self.num_processes == 1:
+            return
+        # 24 bits of a checksum, so that a sum over replicas fits into int32.
+        digests = {
+            name: int.from_bytes(hashlib.sha256(value).digest()[:3])
+            for name, value in values
+        }
+        table = self.gather(np.array([*digests.values()], "int32"))
+        describe_differences(table, self.addresses, subject, list(digests))
+
+    @contextlib.contextmanager
+    def name_lost_workers(self, when: Callable[[], str]) -> Iterator[None]:
+        """Turn errors about a lost process into a WorkerLostError.
+
+        Args:
+            when: Returns a description of the time, such as "after update 7".
+        """
+        try:
+            yield
+        except self.lost as error:
+            if self.num_processes == 1:
+                raise
+            raise WorkerLostError(
+                f"Another worker no longer responds, {when()} "
+                f"({type(error).__name__}). Start all of them again to go on "
+                "from the last checkpoint."
+            ) from error
+
+
+class Alone(Engine):
+    """The engine of one process that trains nothing, such as of a reader."""
+
+    num_replicas = num_processors = 1
+    devices = ()
+
+    def gather(self, row):
+        return row[None]
+
+    def wait_for_all(self):
+        pass
+
+
+def describe_differences(table: np.ndarray, addresses, subject: str, names):
+    """Raise a ValueError that names rows of a table that differ from the first.
+
+    Shapes:
+        table: (workers, values), checksums.
+    """
+    faults = []
+    for index, row in enumerate(table):
+        different = [names[i] for i in np.flatnonzero(row != table[0])]
+        if different:
+            rest = len(different) - MOST_NAMES
+            more = f" and {rest} more" if rest > 0 else ""
+            faults.append(
+                f"worker {index} ({addresses[index]}) differs in "
+                + ", ".join(different[:MOST_NAMES])
+                + more
+            )
+    if faults:
+        raise ValueError(
+            f"All workers must have the same {subject}. Start them with the "
+            "same flags and the same files. Compared with worker 0 "
+            f"({addresses[0]}): {'; '.join(faults)}"
+        )

@@ -1,0 +1,530 @@
+"""The JAX engine: one compiled program trains on all devices.
+
+The state of a training is arrays that are split over the devices, or copied to
+them, as the strategy says; XLA adds the sums and the collection of pieces that
+this needs. Masks of dropout depend on the seed and the update alone, and batch
+normalization uses the statistics of the whole batch.
+"""
+
+import contextlib
+import functools
+import json
+import math
+import time
+import zlib
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import safetensors
+import safetensors.numpy
+import tensorflow as tf
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from keras import ops
+
+from keras_vit.distribution import layout_map
+from keras_vit.tables import pick
+from trainers.engine.cluster import WorkerConfig, find_addresses
+from trainers.engine.engine import Engine, Share
+from trainers.engine.update import Update, add_share
+
+# A weight of fewer numbers is copied to every device.
+LEAST_NUMBERS = 2**10
+HEARTBEAT_SECONDS = 10  # After this long a silent process counts as lost.
+# TensorFlow reads the data and must leave the accelerators to JAX.
+tf.config.set_visible_devices([], "GPU")
+
+
+class Layouts(keras.distribution.ModelParallel):
+    """The layout of every variable that is made in its scope.
+
+    Args:
+        mesh: The devices.
+        shards: Whether the first axis splits the weights.
+    """
+
+    def __init__(self, mesh: Mesh, shards: bool):
+        names = list(mesh.axis_names)
+        devices = [f"{d.platform}:{d.id}" for d in mesh.devices.flatten()]
+        of_keras = keras.distribution.DeviceMesh(
+            mesh.devices.shape, names, devices
+        )
+        super().__init__(
+            layout_map=keras.distribution.LayoutMap(of_keras),
+            batch_dim_name=names[0],
+            auto_shard_dataset=False,
+        )
+        self._shards = shards
+        self._by_path = {}
+        if len(names) == 2:
+            self._by_path = layout_map(of_keras, fully_sharded=shards)
+
+    def get_variable_layout(self, variable):
+        """Return the layout of a variable: its own, by its path, or by size."""
+        if getattr(variable, "_layout", None) is not None:
+            return variable._layout
+        found = self._by_path and self._by_path[variable.path]
+        if found:
+            return found
+        shape = tuple(variable.shape)
+        axes = [None] * len(shape)
+        if self._shards and math.prod(shape) >= LEAST_NUMBERS:
+            count = self.device_mesh.shape[0]
+            fitting = [i for i, n in enumerate(shape) if n % count == 0]
+            if fitting:  # The longest axis that the devices divide.
+                longest = max(fitting, key=lambda i: shape[i])
+                axes[longest] = self.batch_dim_name
+        return keras.distribution.TensorLayout(axes, self.device_mesh)
+
+
+class JaxEngine(Engine):
+    """Trains on the devices of all processes.
+
+    Args:
+        num_model_devices: Number of devices that share each pair of dense
+            layers; the others share the batch.
+        shards: Whether the devices that share a batch also share the weights.
+        is_alone: Whether to use the first device only.
+    """
+
+    lost = (jax.errors.JaxRuntimeError,)
+
+    def __init__(
+        self,
+        num_model_devices: int = 1,
+        shards: bool = False,
+        is_alone: bool = False,
+    ):
+        devices = np.array(jax.devices()[:1] if is_alone else jax.devices())
+        if len(devices) % num_model_devices:
+            raise ValueError(
+                "`model_devices` must divide the number of devices, "
+                f"{len(devices)}. Received: model_devices={num_model_devices}"
+            )
+        shape, names = (len(devices) // num_model_devices,), ("batch",)
+        if num_model_devices > 1:
+            shape, names = (*shape, num_model_devices), ("batch", "model")
+        self.mesh = Mesh(devices.reshape(shape), names)
+        self._layouts = Layouts(self.mesh, shards) if len(devices) > 1 else None
+        self.num_replicas = shape[0]
+        self.index = jax.process_index()
+        count = jax.process_count()
+        self.addresses = tuple(
+            f"process {i}" for i in range(count if count > 1 else 0)
+        )
+        local = [d for d in devices if d.process_index == self.index]
+        self.devices = tuple(
+            f"/device:{d.platform.upper()}:{i}" for i, d in enumerate(local)
+        )
+        is_cpu = devices[0].platform == "cpu"
+        self.num_processors = count if is_cpu else len(devices)
+
+    def scope(self):
+        if self._layouts is None:
+            return contextlib.nullcontext()
+        return self._layouts.scope()
+
+    def batches(self, make):
+        return JaxBatches(self, make)
+
+    def compile(self, update):
+        return JaxUpdate(update)
+
+    def state(self, model, optimizer, loss_scale, numbers):
+        return JaxState(self, model, optimizer, loss_scale, numbers)
+
+    def gather(self, row):
+        if self.num_processes == 1:
+            return row[None]
+        return multihost_utils.process_allgather(row)
+
+    def wait_for_all(self):
+        if self.num_processes > 1:
+            multihost_utils.sync_global_devices("wait")
+
+
+class JaxBatches:
+    """The batches of a data set as arrays over all devices.
+
+    Args:
+        engine: The engine.
+        make: See `Engine.batches`.
+    """
+
+    def __init__(self, engine: JaxEngine, make):
+        self.engine, self.make = engine, make
+
+    def __iter__(self):
+        engine = self.engine
+        # One element of the data set is the share of a whole process.
+        share = Share(engine.num_processes, engine.index, engine.num_processes)
+        sharding = NamedSharding(engine.mesh, PartitionSpec("batch"))
+        for batch in self.make(share).as_numpy_iterator():
+            yield tuple(
+                jax.make_array_from_process_local_data(sharding, x)
+                for x in batch
+            )
+
+
+class JaxUpdate:
+    """An update that is compiled for all devices.
+
+    Between two calls, the state is in the variables of model, optimizer and
+    loss scale.
+
+    Args:
+        update: The update.
+    """
+
+    def __init__(self, update: Update):
+        self.update = update
+        distillation = update.distillation
+        teacher = distillation and distillation.teacher
+        # Arguments of the program: as constants they would be part of it.
+        self._taught_by = teacher.variables if teacher else []
+        scale = update.loss_scale.state if update.loss_scale else []
+        self._variables = (
+            update.model.trainable_variables,
+            update.model.non_trainable_variables,
+            [p.slots for p in update.optimizer.parameters],
+            update.optimizer.iterations,
+            scale,
+        )
+        self._compiled = {}
+        self._measure = jax.jit(self._measure_batch)
+
+    def train(self, iterator, count: int, first: int):
+        """Make updates; see `Engine.compile`."""
+        state, sums, waited = self._read(), [], 0.0
+        teacher = [variable.value for variable in self._taught_by]
+        try:
+            for number in range(first, first + count):
+                start = time.perf_counter()
+                batch = next(iterator)
+                waited += time.perf_counter() - start
+                run = self._program(state, self._choose_variant(number))
+                state, measured = run(state, batch, np.uint32(number), teacher)
+                sums.append(measured)
+        finally:
+            self._write(state)
+        # Waits for the devices. Updates after a loss that is not finite were
+        # made, but nobody will save them.
+        sums = np.asarray(jax.device_get(sums), np.float64)
+        bad = np.flatnonzero(~np.isfinite(sums[:, 0]))
+        made = int(bad[0]) + 1 if len(bad) else count
+        return made, sums[:made].sum(axis=0), waited
+
+    def measure(self, iterator, count: int) -> np.ndarray:
+        """Return the sums over batches; see `Engine.compile`."""
+        weights, states, slots, iterations, _ = self._read()
+        sums = [
+            self._measure(weights, states, slots, iterations, next(iterator))
+            for _ in range(count)
+        ]
+        return np.asarray(jax.device_get(sums), np.float64).sum(axis=0)
+
+    def _read(self):
+        return keras.tree.map_structure(lambda v: v.value, self._variables)
+
+    def _write(self, state):
+        def write(variable, value):
+            variable._value = value
+
+        keras.tree.map_structure(write, self._variables, state)
+
+    def _choose_variant(self, number):
+        """Return the index of the variant of an update; None for no variants.
+
+        It is chosen on the host, so that each is a program of its own.
+        """
+        count = len(self.update.variants)
+        if not count:
+            return None
+        seed = [self.update.seed, number]
+        return int(np.random.default_rng(seed).integers(count))
+
+    def _program(self, state, variant):
+        if variant not in self._compiled:
+            shardings = jax.tree.map(lambda x: x.sharding, state)
+            self._compiled[variant] = jax.jit(
+                functools.partial(self._train_batch, variant),
+                out_shardings=(shardings, None),
+                donate_argnums=0,
+            )
+        return self._compiled[variant]
+
+    def _train_batch(self, variant, state, batch, number, teacher):
+        """Return the state after an update, and the sums of its batch."""
+        update = self.update
+        weights, states, slots, iterations, scale = state
+        if update.distillation:
+            with keras.StatelessScope(zip(self._taught_by, teacher)):
+                batch = (*batch, update.distillation.teach(batch[0]))
+        factor = scale[0] if scale else 1.0
+        gradients, changed, measured = self._accumulate(
+            weights, states, batch, number, factor, variant
+        )
+        gradients = [jnp.asarray(g, jnp.float32) for g in gradients]
+        is_finite = None
+        if scale:
+            gradients = [gradient / factor for gradient in gradients]
+            finite = [jnp.isfinite(gradient).all() for gradient in gradients]
+            is_finite = jnp.stack(finite).all()
+            scale = update.loss_scale.next(*scale, is_finite)
+        if update.clip_norm is not None:
+            gradients = clip_by_norm(gradients, update.clip_norm)
+        weights, slots, iterations = update.optimizer.next(
+            weights, slots, iterations, gradients, is_finite
+        )
+        states = [
+            ops.cast(changed.get(index, old), old.dtype)
+            for index, old in enumerate(states)
+        ]
+        return (weights, states, slots, iterations, scale), measured
+
+    def _accumulate(self, weights, states, batch, number, factor, variant):
+        """Return gradients, changed states and sums, computed in parts."""
+        update, parts = self.update, self.update.accumulation_steps
+        key = jax.random.fold_in(jax.random.key(update.seed), number)
+
+        def differentiate(part, key):
+            def fold(index):
+                return jax.random.key_data(jax.random.fold_in(key, index))
+
+            given = update.with_seeds(states, fold)
+
+            def compute(weights):
+                loss, rest = update.compute_loss(weights, given, part, variant)
+                return loss * (factor / parts), rest
+
+            grad = jax.grad(compute, has_aux=True)
+            gradients, (new_states, measured) = grad(weights)
+            return gradients, update.find_changed(given, new_states), measured
+
+        if parts == 1:
+            return differentiate(batch, key)
+
+        # Part p has the images i with i % parts == p: each device splits its
+        # own, and what a part contains does not depend on the devices.
+        batches = jax.tree.map(
+            lambda x: x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1), batch
+        )
+
+        def add_part(sums, part):
+            index, part = part
+            gradients, means, measured = sums
+            more, changed, measures = differentiate(
+                part, jax.random.fold_in(key, index)
+            )
+            means = {
+                i: add_share(means[i], states[i], changed[i], parts)
+                for i in changed
+            }
+            gradients = [a + b for a, b in zip(gradients, more)]
+            return (gradients, means, measured + measures), None
+
+        one = jax.tree.map(lambda x: x[0], batches)
+        _, changed, _ = jax.eval_shape(differentiate, one, key)
+        start = (
+            [jnp.zeros_like(weight) for weight in weights],
+            {i: states[i] for i in changed},
+            jnp.zeros(3),
+        )
+        sums, _ = jax.lax.scan(add_part, start, (jnp.arange(parts), batches))
+        return sums
+
+    def _measure_batch(self, weights, states, slots, iterations, batch):
+        optimizer = self.update.optimizer
+        averages = optimizer.averages_of(weights, slots, iterations)
+        return self.update.measure(averages or weights, states, batch)
+
+
+def clip_by_norm(gradients: list, largest: float) -> list:
+    """Return gradients whose global norm is at most `largest`."""
+    norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in gradients))
+    factor = largest * jnp.minimum(1.0 / norm, 1.0 / largest)
+    return [gradient * factor for gradient in gradients]
+
+
+class JaxState:
+    """Writes and reads the state of a training, in pieces.
+
+    Each process writes the pieces of arrays that its devices hold, as one
+    file in the form of safetensors, with a checksum of each; a piece that
+    several devices hold is written once. Any number of devices and processes
+    reads them.
+
+    Args:
+        engine: The engine.
+        model, optimizer, loss_scale, numbers: See `Engine.state`.
+    """
+
+    def __init__(self, engine, model, optimizer, loss_scale, numbers: dict):
+        self.engine, self.numbers = engine, numbers
+        # By number: Keras counts the models of a process in its paths.
+        found = {f"model/{i}": v for i, v in enumerate(model.variables)}
+        for i, parameter in enumerate(optimizer.parameters):
+            for name, slot in parameter.slots.items():
+                found[f"optimizer/{i}/{name}"] = slot
+        found["optimizer/iterations"] = optimizer.iterations
+        if loss_scale:
+            names = ("loss_scale/factor", "loss_scale/finite_steps")
+            found.update(zip(names, loss_scale.state))
+        self._variables = found
+
+    @property
+    def is_split(self) -> bool:
+        """Whether each process writes a part."""
+        return self.engine.num_processes > 1
+
+    def write(self, path: str):
+        """Write the pieces of this process to a file behind `path`."""
+        pieces, index = {}, {}
+        for name, variable in self._variables.items():
+            for shard in variable.value.addressable_shards:
+                if shard.replica_id == 0:
+                    begin = [part.start or 0 for part in shard.index]
+                    key = f"{name}@{','.join(map(str, begin))}"
+                    pieces[key] = np.array(shard.data, order="C")
+        if self.engine.is_writer:
+            pieces |= {f"numbers/{n}@": x for n, x in self.numbers.items()}
+            index = {
+                name: list(variable.shape)
+                for name, variable in self._variables.items()
+            }
+        pieces = {key: np.asarray(x) for key, x in pieces.items()}
+        sums = {key: zlib.crc32(x.tobytes()) for key, x in pieces.items()}
+        metadata = {"shapes": json.dumps(index), "crc32": json.dumps(sums)}
+        content = safetensors.numpy.save(pieces, metadata)
+        name = f"{path}-{self.engine.index:05d}.safetensors"
+        with tf.io.gfile.GFile(name, "wb") as file:
+            file.write(content)
+
+    def finish(self, path: str):
+        """Write the index, which says that the pieces are complete."""
+        with tf.io.gfile.GFile(f"{path}.index", "w") as file:
+            file.write(json.dumps({"processes": self.engine.num_processes}))
+
+    def read(self, path: str):
+        """Read the state from the pieces of all processes.
+
+        Raises:
+            ValueError: If a file is damaged, or of a model of other sizes.
+        """
+        pieces, shapes = {}, {}
+        for name in sorted(tf.io.gfile.glob(f"{path}-*.safetensors")):
+            with tf.io.gfile.GFile(name, "rb") as file:
+                content = file.read()
+            found, metadata = read_pieces(content)
+            sums = json.loads(metadata["crc32"])
+            for key, value in found.items():
+                if zlib.crc32(value.tobytes()) != sums.get(key):
+                    raise ValueError(f"the checksum of {key} in {name} differs")
+            shapes |= json.loads(metadata["shapes"])
+            pieces |= found
+        ours = {n: list(v.shape) for n, v in self._variables.items()}
+        if shapes != ours:
+            other = sorted(
+                n for n in shapes | ours if shapes.get(n) != ours.get(n)
+            )
+            raise ValueError(f"{', '.join(other[:3])} have other shapes")
+        by_name = {}
+        for key, value in pieces.items():
+            name, _, begin = key.rpartition("@")
+            begin = tuple(int(x) for x in begin.split(",") if x)
+            by_name.setdefault(name, []).append((begin, value))
+        values = {
+            name: join_pieces(by_name.get(name, []), variable.shape, name)
+            for name, variable in self._variables.items()
+        }
+        for name, variable in self._variables.items():
+            value, sharding = values[name], variable.value.sharding
+            variable._value = jax.make_array_from_callback(
+                value.shape, sharding, lambda index, value=value: value[index]
+            )
+        for name in self.numbers:
+            self.numbers[name] = np.array(pieces[f"numbers/{name}@"])
+
+
+def read_pieces(content: bytes) -> tuple[dict, dict]:
+    """Return the arrays of a safetensors file and its metadata."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    return safetensors.numpy.load(content), header.get("__metadata__", {})
+
+
+def join_pieces(pieces: list, shape: tuple, name: str) -> np.ndarray:
+    """Return the array that consists of pieces, each with where it begins.
+
+    Raises:
+        ValueError: If some of it is missing.
+    """
+    if not pieces or sum(x.size for _, x in pieces) != math.prod(shape):
+        raise ValueError(f"pieces of {name} are missing")
+    whole = np.empty(shape, pieces[0][1].dtype)
+    for begin, value in pieces:
+        place = zip(begin, value.shape)
+        whole[tuple(slice(b, b + n) for b, n in place)] = value
+    return whole
+
+
+def one_device(config, model_devices):
+    """Train on the first device."""
+    return JaxEngine(is_alone=True)
+
+
+def data_parallel(config, model_devices):
+    """Copy the weights to every device; each computes a part of the batch."""
+    meet(config)
+    return JaxEngine()
+
+
+def fsdp(config, model_devices):
+    """Split batch and weights over all devices; each collects what it needs."""
+    meet(config)
+    return JaxEngine(model_devices, shards=True)
+
+
+def tensor_parallel(config, model_devices):
+    """Split each pair of dense layers over several devices."""
+    meet(config)
+    if model_devices == 1:
+        model_devices = jax.local_device_count()
+    return JaxEngine(model_devices)
+
+
+def meet(config: WorkerConfig):
+    """Connect the processes of a training, if there are several."""
+    found = find_addresses(config)
+    if found and not jax.distributed.is_initialized():
+        addresses, index = found
+        jax.distributed.initialize(
+            addresses[0],
+            len(addresses),
+            index,
+            initialization_timeout=int(config.start_timeout),
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        )
+
+
+STRATEGIES = {
+    "one_device": one_device,
+    "data_parallel": data_parallel,
+    "fsdp": fsdp,
+    "tensor_parallel": tensor_parallel,
+}
+
+
+def make_engine(
+    name: str, config: WorkerConfig, model_devices: int = 1
+) -> JaxEngine:
+    """Return the engine of a strategy; see `trainers.engine.engine`."""
+    make = pick(STRATEGIES, name, "strategy")
+    if config.workers and name == "one_device":
+        raise ValueError(
+            "`workers` needs another strategy than one_device. "
+            f"Received: strategy={name!r}, workers={config.workers!r}"
+        )
+    return make(config, model_devices)

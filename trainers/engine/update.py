@@ -1,0 +1,189 @@
+"""Update: the mathematics of one update, the same on every engine.
+
+A loss is a pure function of the weights, the other variables of the model and
+a batch. An engine takes its gradient on each of its devices, for each part of
+a batch, sums these gradients once, and hands the sum to the optimizer. So any
+number of devices and parts makes the same update as the whole batch on one
+device.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import keras
+from keras import ops
+
+from trainers.optim.losses import Distillation, LossScale, is_best_class
+from trainers.optim.optimizers import Optimizer
+
+# Distance between the seeds of two generators, more than a generator draws in
+# an update: Keras adds 1 to the second number of a seed for each draw.
+DRAWS_OF_A_GENERATOR = 4096
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Update:
+    """An update of a model, and its evaluation.
+
+    The model, the optimizer of its trainable variables and the loss scale must
+    have been created inside the scope of the engine.
+
+    Args:
+        model: Returns logits (B, C), or a dictionary that `loss` reads.
+        optimizer: Makes the updates.
+        loss: Maps labels (B, C) and what the model returns to losses (B,).
+        clip_norm: Largest global norm of the gradient of the whole batch;
+            None does not clip.
+        accumulation_steps: Number of parts of the batch of a device. The parts
+            are computed one after the other, which needs less memory.
+        seed: Seed of dropout.
+        loss_scale: Loss scaling, which prevents small float16 gradients from
+            underflowing to zero.
+        use_xla: On TensorFlow, compile the gradients with XLA.
+        gradient_dtype: Type in which gradients are summed over devices.
+        distillation: What the model learns from a teacher; None for nothing.
+        variants: Models with the same weights, each with a `stateless_call`.
+            One of them, which depends only on the seed and the update, is
+            trained in place of `model`. () for the model itself.
+        hits: Maps labels and what the model returns to the share of right
+            predictions of each image (B,); None for no accuracy.
+    """
+
+    model: keras.Model
+    optimizer: Optimizer
+    loss: Callable
+    clip_norm: float | None = None
+    accumulation_steps: int = 1
+    seed: int = 0
+    loss_scale: LossScale | None = None
+    use_xla: bool = False
+    gradient_dtype: str = "float32"
+    distillation: Distillation | None = None
+    variants: tuple = ()
+    hits: Callable | None = is_best_class
+
+    def compute_loss(self, weights, states, batch, variant=None):
+        """Return the loss of a batch, and what comes with it.
+
+        The mean of the losses of the images, with penalties; and then the new
+        values of `states`, and the sums of loss, hits and weights over the
+        images (3,).
+
+        Args:
+            weights: Values of the trainable variables of the model.
+            states: Values of its other variables, seeds among them.
+            batch: Images (B, ...), labels (B, C) and weights (B,); then the
+                logits of a teacher, if there is one.
+            variant: Index of the variant to train; None for the model itself.
+        """
+        images, labels, example_weights, *taught = batch
+        outputs, new_states, penalties = self._student(variant).stateless_call(
+            weights, states, images, training=True, return_losses=True
+        )
+        outputs = _as_list(_in_float32(outputs))
+        losses = self.loss(labels, outputs[0])  # (B,)
+        if taught:
+            losses = self.distillation.mix(losses, *taught, outputs[-1])
+        loss = ops.sum(losses * example_weights)
+        loss /= ops.cast(ops.shape(losses)[0], loss.dtype)
+        loss += sum(ops.cast(x, loss.dtype) for x in penalties)
+        if not isinstance(outputs[0], dict):
+            outputs = [sum(outputs)]  # Of two kinds of logits.
+        measured = self._sum(losses, labels, outputs[0], example_weights)
+        return loss, (new_states, measured)
+
+    def measure(self, weights, states, batch):
+        """Return the sums of `compute_loss` without training.
+
+        Args:
+            weights: Values of the trainable variables, or their averages.
+            states: Values of the other variables of the model.
+            batch: Images, labels and weights.
+        """
+        images, labels, example_weights = batch
+        outputs, _ = self.model.stateless_call(
+            weights, states, images, training=False
+        )
+        outputs = _in_float32(outputs)
+        losses = self.loss(labels, outputs)
+        return self._sum(losses, labels, outputs, example_weights)
+
+    def with_seeds(self, states: Sequence, seed_of: Callable) -> list:
+        """Return the states with new seeds for the generators of the model.
+
+        Args:
+            states: Values of the variables that are not trained.
+            seed_of: Maps the number of a generator to its seed.
+        """
+        return [
+            ops.cast(seed_of(index * DRAWS_OF_A_GENERATOR), value.dtype)
+            if _is_seed(variable)
+            else value
+            for index, (variable, value) in enumerate(
+                zip(self.model.non_trainable_variables, states)
+            )
+        ]
+
+    def find_changed(self, states: Sequence, new_states: Sequence) -> dict:
+        """Return the states that a call has changed, by their index.
+
+        These are the statistics of batch normalisations. Seeds are not among
+        them: each update makes its own.
+        """
+        variables = self.model.non_trainable_variables
+        return {
+            index: new
+            for index, (variable, old, new) in enumerate(
+                zip(variables, states, new_states)
+            )
+            # A state that was not assigned is returned as the same object.
+            if new is not old and not _is_seed(variable)
+        }
+
+    def _student(self, variant):
+        """The model to train, by the index of a variant or None."""
+        if variant is not None:
+            return self.variants[variant]
+        return (self.distillation and self.distillation.student) or self.model
+
+    def _sum(self, losses, labels, outputs, weights):
+        """Return the sums of loss, hits and weights over the images."""
+        hits = ops.zeros_like(weights)
+        if self.hits:
+            hits = ops.cast(self.hits(labels, outputs), "float32")
+        sums = [losses * weights, hits * weights, weights]
+        return ops.stack([ops.sum(x) for x in sums])
+
+
+def add_share(mean, old, new, parts: int):
+    """Add one of several parts of a batch to the mean of a state.
+
+    Args:
+        mean: The mean so far, which begins as `old`.
+        old: The value that every part starts from.
+        new: The value after this part.
+        parts: Number of parts.
+    """
+    if not _is_float(new):
+        return new  # A counter, which has the same value after each part.
+    return mean + (new - old) / parts
+
+
+def _in_float32(outputs):
+    """Return outputs of a model, floats as float32."""
+    return keras.tree.map_structure(
+        lambda x: ops.cast(x, "float32") if _is_float(x) else x, outputs
+    )
+
+
+def _is_float(x):
+    return "float" in keras.backend.standardize_dtype(x.dtype)
+
+
+def _as_list(outputs):
+    is_dict = isinstance(outputs, dict)
+    return [outputs] if is_dict else keras.tree.flatten(outputs)
+
+
+def _is_seed(variable):
+    return variable.path.endswith("seed_generator_state")
