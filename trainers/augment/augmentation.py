@@ -67,7 +67,7 @@ class Augmentation:
             return None
         last = steps[-1] if steps else {}
         if (last.get("height"), last.get("width")) != tuple(image_size):
-            # As in trainers.data.batches.to_model_input.
+            # As in trainers.data.model_inputs.to_model_input.
             steps.append(resize_step(image_size, "bilinear"))
         return steps
 

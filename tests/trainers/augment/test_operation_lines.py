@@ -13,7 +13,7 @@ from trainers.augment.augmentation import (
     line_of,
     preprocessing_in,
 )
-from trainers.data.batches import make_prepare_one
+from trainers.data.model_inputs import make_prepare_one
 
 SIZE = (32, 32)
 SETTINGS = [
