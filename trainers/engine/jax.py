@@ -32,7 +32,6 @@ from trainers.engine.update import Update, add_share
 
 # A weight of fewer numbers is copied to every device.
 LEAST_NUMBERS = 2**10
-HEARTBEAT_SECONDS = 10  # After this long a silent process counts as lost.
 # TensorFlow reads the data and must leave the accelerators to JAX.
 tf.config.set_visible_devices([], "GPU")
 
@@ -470,43 +469,26 @@ def join_pieces(pieces: list, shape: tuple, name: str) -> np.ndarray:
     return whole
 
 
-def one_device(config, model_devices):
+def one_device(model_devices):
     """Train on the first device."""
     return JaxEngine(is_alone=True)
 
 
-def data_parallel(config, model_devices):
+def data_parallel(model_devices):
     """Copy the weights to every device; each computes a part of the batch."""
-    meet(config)
     return JaxEngine()
 
 
-def fsdp(config, model_devices):
+def fsdp(model_devices):
     """Split batch and weights over all devices; each collects what it needs."""
-    meet(config)
     return JaxEngine(model_devices, shards=True)
 
 
-def tensor_parallel(config, model_devices):
+def tensor_parallel(model_devices):
     """Split each pair of dense layers over several devices."""
-    meet(config)
     if model_devices == 1:
         model_devices = jax.local_device_count()
     return JaxEngine(model_devices)
-
-
-def meet(config: WorkerConfig):
-    """Connect the processes of a training, if there are several."""
-    found = find_addresses(config)
-    if found and not jax.distributed.is_initialized():
-        addresses, index = found
-        jax.distributed.initialize(
-            addresses[0],
-            len(addresses),
-            index,
-            initialization_timeout=int(config.start_timeout),
-            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-        )
 
 
 STRATEGIES = {
@@ -522,9 +504,10 @@ def make_engine(
 ) -> JaxEngine:
     """Return the engine of a strategy; see `trainers.engine.engine`."""
     make = pick(STRATEGIES, name, "strategy")
-    if config.workers and name == "one_device":
+    found = find_addresses(config)
+    if found and len(found[0]) > 1:
         raise ValueError(
-            "`workers` needs another strategy than one_device. "
-            f"Received: strategy={name!r}, workers={config.workers!r}"
+            "`workers` needs KERAS_BACKEND=tensorflow: on JAX, one process "
+            f"trains on all devices of its machine. Received: {found[0]}"
         )
-    return make(config, model_devices)
+    return make(model_devices)

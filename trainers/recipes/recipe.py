@@ -493,7 +493,7 @@ class Recipe:
         "one_device",
         "Devices to use: on TensorFlow one_device, mirrored, multi_worker or "
         "tpu; on JAX one_device, data_parallel, fsdp or tensor_parallel, over "
-        "all devices of all processes.",
+        "all devices of the machine.",
         STRATEGIES,
     )
     model_devices: int = free_option(
