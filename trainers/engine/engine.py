@@ -83,10 +83,9 @@ class Engine:
     def state(self, model, optimizer, loss_scale, numbers: dict) -> Any:
         """Return what writes and reads the state of a training.
 
-        `write(path)` writes it to files that begin with `path`, on the writer
-        or, if `is_split`, on all processes; then the writer calls
-        `finish(path)`. `read(path)` reads it on all, and raises an error if a
-        file is damaged.
+        `write(path)` writes it to files that begin with `path`; the last one
+        is `path` with the ending `.index`. `read(path)` reads it on all
+        processes, and raises an error if a file is damaged.
 
         Args:
             model: The model.

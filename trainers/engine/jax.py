@@ -373,11 +373,6 @@ class JaxState:
             found.update(zip(names, loss_scale.state))
         self._variables = found
 
-    @property
-    def is_split(self) -> bool:
-        """Whether each process writes a part."""
-        return self.engine.num_processes > 1
-
     def write(self, path: str):
         """Write the pieces of this process to a file behind `path`."""
         pieces, index = {}, {}
@@ -400,9 +395,7 @@ class JaxState:
         name = f"{path}-{self.engine.index:05d}.safetensors"
         with tf.io.gfile.GFile(name, "wb") as file:
             file.write(content)
-
-    def finish(self, path: str):
-        """Write the index, which says that the pieces are complete."""
+        # Last: the index says that the pieces are complete.
         with tf.io.gfile.GFile(f"{path}.index", "w") as file:
             file.write(json.dumps({"processes": self.engine.num_processes}))
 

@@ -410,8 +410,6 @@ class TensorFlowState:
         model, optimizer, loss_scale, numbers: See `Engine.state`.
     """
 
-    is_split = False
-
     def __init__(self, model, optimizer, loss_scale, numbers: dict):
         self.numbers = numbers
         # These variables are on the host, because a TPU has no float64.
@@ -429,9 +427,6 @@ class TensorFlowState:
         for name, variable in self._variables.items():
             variable.assign(self.numbers[name])
         self._checkpoint.write(path)
-
-    def finish(self, path: str):
-        """Do nothing: TensorFlow has written the index last."""
 
     def read(self, path: str):
         """Read the state from files that begin with `path`."""

@@ -29,7 +29,7 @@ class Checkpoints:
         folder: Path or gs:// address of the folder; the first save creates it.
         state: Everything that changes in training; see `Engine.state`.
         num_kept: Number of checkpoints to keep.
-        engine: The processes, which write a checkpoint together.
+        engine: The processes, one of which writes.
     """
 
     folder: str
@@ -59,50 +59,27 @@ class Checkpoints:
             CheckpointError: If the state cannot be written. The older
                 checkpoints are kept.
         """
+        if not self.engine.is_writer:
+            return
         whole = self.path(step)
         draft = f"{self.folder}/{DRAFT}{step:08d}"
         if self._is_remote:
             draft = whole
-
-        def begin():
+        try:
             _remove(draft)
             tf.io.gfile.makedirs(draft)
-
-        def end():
-            self.state.finish(f"{draft}/state")
+            self.state.write(f"{draft}/state")
             if draft != whole:
                 _remove(whole)
                 tf.io.gfile.rename(draft, whole)
-            for old in self.steps()[: -self.num_kept]:
-                _remove(self.path(old))
-
-        try:
-            self._together(begin)
-            self._together(
-                lambda: self.state.write(f"{draft}/state"),
-                on_all=self.state.is_split,
-            )
-            self._together(end)
         except (OSError, tf.errors.OpError) as error:
-            if self.engine.is_writer:
-                _remove(draft)
+            _remove(draft)
             raise CheckpointError(
                 f"The state after update {step} could not be saved in "
                 f"{self.folder}: {first_line(error)}"
             ) from None
-
-    def _together(self, action, on_all=False):
-        """Do something on the writer or on all; if it fails, fail on all."""
-        fault = None
-        if on_all or self.engine.is_writer:
-            try:
-                action()
-            except (OSError, tf.errors.OpError) as error:
-                fault = error
-        if self.state.is_split and self.engine.agree(fault is not None):
-            fault = fault or OSError("another process cannot write there")
-        if fault:
-            raise fault
+        for old in self.steps()[: -self.num_kept]:
+            _remove(self.path(old))
 
     def restore(self) -> int | None:
         """Restore the newest readable checkpoint and return its step.
