@@ -85,7 +85,7 @@ def test_a_file_in_the_place_of_the_folder_is_named(command, tmp_path):
 # The first message comes sooner than after 10 seconds.
 IMPATIENT = """
 import runpy
-from trainers.distribute import cluster as rendezvous
+from trainers.engine import rendezvous
 rendezvous.SECONDS_BETWEEN_MESSAGES = 1.0
 runpy.run_module("trainers.train", run_name="__main__", alter_sys=True)
 """
