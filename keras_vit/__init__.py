@@ -1,7 +1,8 @@
 """The Vision Transformer (Dosovitskiy et al. 2021) for Keras 3.
 
-Keras takes seconds to import, so the names below are imported when the program
-imports Keras or uses one of them. The commands answer `--help` without either.
+Keras takes seconds to import, so a name below is imported when it is used, and
+the classes of models when the program imports Keras. The commands answer
+`--help` without either.
 """
 
 import importlib
@@ -119,24 +120,24 @@ __all__ = [
     "weights",
 ]
 
-# Where the names are; all of them need Keras.
-_HOMES = ("applications", "layer_decay", "models", "preprocessing", "weights")
+# Where a name is looked for, in this order.
+_HOMES = ("models", "preprocessing", "layer_decay", "weights", "applications")
+# What the files of our models need, and what else needs Keras.
+_CLASSES = ("layers", "models", "pretraining", "layer_decay")
 _NEED_KERAS = (
-    *("analysis", "applications", "distribution", "export", "layer_decay"),
-    *("layers", "models", "preprocessing", "pretraining", "weights"),
+    *("analysis", "applications", "distribution", "export", "preprocessing"),
+    *("weights", *_CLASSES),
 )
 _SUBMODULES = (*_NEED_KERAS, "serving")
 
 
-def _import_names():
-    for name in (*_HOMES, "analysis", "distribution", "layers", "pretraining"):
-        module = importlib.import_module(f"{__name__}.{name}")
-        public = vars(module) if name in _HOMES else ()
-        globals().update({n: public[n] for n in __all__ if n in public})
+def _register_classes():
+    for name in _CLASSES:
+        importlib.import_module(f"{__name__}.{name}")
 
 
 class _AfterKeras:
-    """Imports the names right after Keras, which then can load our models."""
+    """Registers our classes right after Keras, which then can load models."""
 
     def find_spec(self, name, path=None, target=None):
         if name != "keras":
@@ -152,14 +153,14 @@ class _AfterKeras:
                 if not any(
                     f"{__name__}.{n}" in sys.modules for n in _NEED_KERAS
                 ):
-                    _import_names()
+                    _register_classes()
 
             spec.loader.exec_module = exec_both
         return spec
 
 
 if "keras" in sys.modules:
-    _import_names()
+    _register_classes()
 else:
     sys.meta_path.insert(0, _AfterKeras())
 
@@ -169,8 +170,11 @@ if not TYPE_CHECKING:
         if name in _SUBMODULES:
             return importlib.import_module(f"{__name__}.{name}")
         if name in __all__:
-            _import_names()
-            return globals()[name]
+            for home in _HOMES:
+                module = importlib.import_module(f"{__name__}.{home}")
+                if hasattr(module, name):
+                    globals()[name] = getattr(module, name)
+                    return globals()[name]
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
