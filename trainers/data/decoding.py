@@ -1,6 +1,7 @@
 """Decoding the images of a data set in its pipeline, and its bad examples."""
 
 import contextlib
+import functools
 import io
 import math
 import re
@@ -117,6 +118,24 @@ CACHE_BYTES = 2**28
 as_written = tf.autograph.experimental.do_not_convert
 
 
+# What the functions of `keras_vit.preprocessing.decoding` take.
+FILE = tf.TensorSpec((), tf.string)
+COLOURS = tf.TensorSpec((None, None, 3), tf.uint8)
+
+
+@functools.cache
+def traced(function: Callable) -> Callable:
+    """Return `decode_image` or `turn_upright` as a graph, traced only once.
+
+    They are long. Each pipeline would trace them several times, half a second
+    in all.
+    """
+    arguments = {decode_image: [FILE], turn_upright: [COLOURS, FILE]}
+    with tf.init_scope():  # Not within the graph of the pipeline.
+        graph = tf.function(function, autograph=False)
+        return graph.get_concrete_function(*arguments[function])
+
+
 def fits_into_memory(dataset) -> bool:
     """Return whether the decoded train split is small enough to cache."""
     shape = dataset.reader.image_shape
@@ -180,11 +199,11 @@ def _decode_whole(reader, stored, attempt):
     if not reader.has_exif:
         return attempt(decode, stored, reader.image_shape[-1])[0]
     if attempt is _run:
-        return turn_upright(*decode(stored))
+        return traced(turn_upright)(*decode(stored))
     image, encoded = _attempt(decode, stored, reader.image_shape[-1])
     return tf.cond(
         tf.size(image) > 0,
-        lambda: turn_upright(image, encoded),
+        lambda: traced(turn_upright)(image, encoded),
         lambda: _decode_by_pillow(reader, stored),
     )
 
@@ -223,12 +242,13 @@ def _decode_window(reader, stored, attempt, pick_window):
             lambda: image,
         )
 
+    upright = traced(turn_upright)
     # Decoding a window does not detect a truncated file. So a file that does
     # not end as a JPEG does is decoded completely.
     image, encoded = _attempt(decode_part, stored, channels)
     return tf.cond(
         tf.strings.substr(encoded, -2, 2) == JPEG_END,
-        lambda: turn_upright(image, encoded) if reader.has_exif else image,
+        lambda: upright(image, encoded) if reader.has_exif else image,
         cut,
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from keras_vit.preprocessing.decoding import decode_image
+from trainers.data.decoding import traced
 from trainers.data.readers.image_paths import printable
 from trainers.data.splits import count_split
 
@@ -72,7 +73,7 @@ class ImageFiles:
         return tf.io.read_file(stored)
 
     def decode(self, encoded):
-        return decode_image(encoded)
+        return traced(decode_image)(encoded)
 
 
 def number_classes(files: dict[str, list[tuple[str, str]]]) -> ImageFiles:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from keras_vit.preprocessing.decoding import decode_image
-from trainers.data.decoding import describe_error
+from trainers.data.decoding import describe_error, traced
 from trainers.data.readers.image_paths import (
     NUM_LISTED,
     printable,
@@ -90,7 +90,7 @@ class TFRecordReader:
         return stored
 
     def decode(self, encoded):
-        return decode_image(encoded)
+        return traced(decode_image)(encoded)
 
 
 def open_tfrecords(path: str) -> TFRecordReader:
