@@ -10,18 +10,12 @@ from absl import flags
 
 from tests.serving.conftest import other_zoo, zoo  # noqa: F401
 from trainers.data.datasets import open_dataset
-from trainers.data.readers.tfds import (
-    Digits,
-)
+from trainers.data.readers.tfds import Digits
 from trainers.recipes.flags import define_recipe_flags, recipe_from_flags
 from trainers.recipes.recipes import RECIPES
 from trainers.runs import job
-from trainers.runs.job import (
-    train,
-)
-from trainers.runs.preparation import (
-    prepare,
-)
+from trainers.runs.job import train
+from trainers.runs.preparation import prepare
 from trainers.runs.run import Run
 
 
@@ -144,6 +138,7 @@ def recipe():
         warmup_steps=0,
         batch_size=32,
         steps_per_loop=2,
+        eval_split="test[:64]",
         peak_tflops=1.0,  # Not measured.
     )
 

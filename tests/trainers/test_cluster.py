@@ -156,8 +156,7 @@ def test_commands_of_the_page_run(programs, tmp_path):
     _, environment = programs
     (tmp_path / ".venv/bin").mkdir(parents=True)
     write_script(
-        tmp_path / ".venv/bin/python",
-        '#!/bin/bash\nexec "$PYTHON" "$@"',
+        tmp_path / ".venv/bin/python", '#!/bin/bash\nexec "$PYTHON" "$@"'
     )
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     blocks = re.findall(r"^```bash\n(.*?)^```", PAGE, re.M | re.S)

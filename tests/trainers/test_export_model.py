@@ -424,11 +424,7 @@ def test_unreadable_images_are_left_out_or_named(
 
 
 @pytest.mark.parametrize(
-    "folder, example",
-    [
-        ("lauf größe 1", "lauf_grosse_1"),
-        ("数字", "my_model"),
-    ],
+    "folder, example", [("lauf größe 1", "lauf_grosse_1"), ("数字", "my_model")]
 )
 def test_a_folder_whose_name_is_not_allowed(
     run, dataset, tmp_path, folder, example

@@ -18,13 +18,9 @@ from trainers.loop.errors import CheckpointError
 from trainers.loop.metrics import read_metrics
 from trainers.models.initial_model import find_model_file
 from trainers.paths import RemotePath, as_path, draft_of, write_atomically
-from trainers.runs.job import (
-    train,
-)
+from trainers.runs.job import train
 from trainers.runs.named_model import NamedModel
-from trainers.runs.preparation import (
-    prepare,
-)
+from trainers.runs.preparation import prepare
 from trainers.runs.run import Run
 
 gfile = tf.io.gfile
@@ -90,10 +86,7 @@ def test_files_of_a_bucket(bucket):
 def test_a_file_that_cannot_be_made_leaves_the_old_one(bucket, tmp_path, kind):
     folder = as_path({"folder": tmp_path, "bucket": bucket}[kind])
     write_atomically(folder / "a.txt", "old")
-    with (
-        pytest.raises(OSError, match="full"),
-        draft_of(folder / "a.txt") as f,
-    ):
+    with pytest.raises(OSError, match="full"), draft_of(folder / "a.txt") as f:
         f.write_text("ne")
         raise OSError("disk full")
     assert (folder / "a.txt").read_text() == "old"

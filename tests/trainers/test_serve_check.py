@@ -5,11 +5,7 @@ import socket
 
 import pytest
 
-from keras_vit.serving.tf_serving import (
-    WARMUP_FILE,
-    read_version,
-    write_warmup,
-)
+from keras_vit.serving.tf_serving import WARMUP_FILE, read_version, write_warmup
 from tests import commands
 from tests.serving.made import SIGNATURES
 from tests.serving.servers import GrpcServer, Models

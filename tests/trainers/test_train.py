@@ -7,9 +7,7 @@ import pytest
 import trainers.train
 from trainers.evaluation.evaluation import evaluate
 from trainers.recipes.flags import ChosenRecipe
-from trainers.runs.preparation import (
-    prepare,
-)
+from trainers.runs.preparation import prepare
 
 
 def test_saved_model_has_the_accuracy_that_was_logged(run, digits):

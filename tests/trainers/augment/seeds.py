@@ -15,7 +15,6 @@ def image_operation(text, size=SIZE):
 def over_seeds(function, count):
     """Return the arrays that a function of a seed gives for many seeds."""
     dataset = tf.data.Dataset.range(count).map(
-        lambda i: function(tf.stack([np.int64(3), i])),
-        num_parallel_calls=2,
+        lambda i: function(tf.stack([np.int64(3), i])), num_parallel_calls=2
     )
     return list(dataset.as_numpy_iterator())

@@ -16,14 +16,9 @@ from tests.trainers.data.reading import (
     take,
 )
 from trainers.data import batches, decoding
-from trainers.data.batches import (
-    eval_batches,
-    train_batches,
-)
+from trainers.data.batches import eval_batches, train_batches
 from trainers.data.datasets import ImageDataset
-from trainers.data.decoding import (
-    BadExamples,
-)
+from trainers.data.decoding import BadExamples
 from trainers.data.model_inputs import to_model_input
 
 
@@ -153,11 +148,7 @@ class TestTrainBatches:
     # it, or that and of other streams.
     @pytest.mark.parametrize(
         "num_streams, splits",
-        [
-            (1, [(1, 2), (4, 4)]),
-            (2, [(2, 4)]),
-            (4, [(1, 2), (2, 8)]),
-        ],
+        [(1, [(1, 2), (4, 4)]), (2, [(2, 4)]), (4, [(1, 2), (2, 8)])],
     )
     def test_are_the_same_on_any_number_of_workers_and_replicas(
         self, told, num_streams, splits

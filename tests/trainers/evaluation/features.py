@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from trainers.evaluation.probing import (
-    Features,
-)
+from trainers.evaluation.probing import Features
 
 
 def make_features(size, num_train=300, num_test=200, num_classes=6, seed=0):

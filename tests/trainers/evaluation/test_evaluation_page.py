@@ -45,14 +45,7 @@ def make_page(tmp_path):
         telling.add(np.arange(6), images, shares, truths, names)
         path = tmp_path / "evaluation.html"
         write_evaluation_page(
-            path,
-            report,
-            NAMES,
-            confusion,
-            bins,
-            telling,
-            pictures,
-            other,
+            path, report, NAMES, confusion, bins, telling, pictures, other
         )
         return path.read_text(encoding="utf-8")
 

@@ -9,12 +9,7 @@ from tests.trainers.evaluation.features import (
     make_features,
     written_out_few_shot,
 )
-from trainers.evaluation.probing import (
-    PROBES,
-    ProbeChoices,
-    few_shot,
-    knn,
-)
+from trainers.evaluation.probing import PROBES, ProbeChoices, few_shot, knn
 
 
 @pytest.mark.parametrize("size", [4, 50, 250])

@@ -19,12 +19,8 @@ from trainers.models.resnets import (
     rebuild_bit_resnet,
 )
 from trainers.recipes.baselines import BitSize
-from trainers.runs.job import (
-    train,
-)
-from trainers.runs.preparation import (
-    prepare,
-)
+from trainers.runs.job import train
+from trainers.runs.preparation import prepare
 
 UNITS, FACTOR = (1, 2), 0.125
 OPTIONS = {"image_size": 32, "channels": 3, "num_classes": 7}

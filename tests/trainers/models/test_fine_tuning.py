@@ -10,12 +10,8 @@ import pytest
 import keras_vit
 from trainers.loop.errors import Interrupted
 from trainers.models.factory import build_model
-from trainers.runs.job import (
-    train,
-)
-from trainers.runs.preparation import (
-    prepare,
-)
+from trainers.runs.job import train
+from trainers.runs.preparation import prepare
 from trainers.runs.run import Run
 
 LORA = {"lora_rank": 2, "lora_layers": "qkv,mlp_out", "lora_alpha": 4.0}

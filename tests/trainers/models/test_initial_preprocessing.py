@@ -21,13 +21,9 @@ from trainers.engine.engine import Share
 from trainers.evaluation.evaluation import evaluate
 from trainers.evaluation.predictions import load_image
 from trainers.models.initial_model import initial_preprocessing
-from trainers.runs.job import (
-    train,
-)
+from trainers.runs.job import train
 from trainers.runs.named_model import NamedModel
-from trainers.runs.preparation import (
-    prepare,
-)
+from trainers.runs.preparation import prepare
 from trainers.runs.run import Run
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden"

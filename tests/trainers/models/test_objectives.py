@@ -19,13 +19,9 @@ from trainers.loop.errors import Interrupted
 from trainers.loop.metrics import read_metrics
 from trainers.models.factory import build_model
 from trainers.recipes.recipe import MASK_RATIOS
-from trainers.runs.job import (
-    train,
-)
+from trainers.runs.job import train
 from trainers.runs.memory import estimate_job_memory
-from trainers.runs.preparation import (
-    prepare,
-)
+from trainers.runs.preparation import prepare
 from trainers.runs.run import Run
 
 SMALL = {"decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2}
@@ -35,7 +31,7 @@ objective = pytest.mark.parametrize("objective", MASK_RATIOS)
 @pytest.fixture(scope="module")
 def without_labels(recipe):
     """Return a function from an objective to a short recipe."""
-    short = {"total_steps": 6, "warmup_steps": 0, "epochs_per_eval": 0.1}
+    short = {"total_steps": 4, "warmup_steps": 0, "epochs_per_eval": 0.05}
     short["steps_per_loop"] = 1
 
     def choose(objective, **changes):
@@ -125,7 +121,7 @@ def test_a_run_draws_what_it_reconstructs(trained_job, objective):
     ]
     steps = [event.step for event in events if event.summary.value]
     assert steps == sorted(set(steps))
-    assert steps[-1] == 6
+    assert steps[-1] == 4
 
 
 @objective

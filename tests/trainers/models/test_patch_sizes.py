@@ -10,13 +10,9 @@ from keras_vit import VisionTransformer
 from tests.tiny import noise, randomize, tiny_config
 from trainers.loop.errors import Interrupted
 from trainers.models.factory import build_model, make_variants, with_patch_size
-from trainers.runs.job import (
-    train,
-)
+from trainers.runs.job import train
 from trainers.runs.memory import estimate_job_memory
-from trainers.runs.preparation import (
-    prepare,
-)
+from trainers.runs.preparation import prepare
 from trainers.runs.run import Run
 
 
@@ -90,10 +86,7 @@ def test_mistakes_are_named(recipe, digits):
     big = dataclasses.replace(recipe, patch_sizes="4,16")
     with pytest.raises(ValueError, match="at most the side.*image_size=8"):
         make_variants(big, build_model(recipe, digits))
-    config = tiny_config(
-        position_embedding="none",
-        relative_positions="table",
-    )
+    config = tiny_config(position_embedding="none", relative_positions="table")
     one_grid = VisionTransformer(config)
     small = dataclasses.replace(recipe, patch_sizes="4")
     with pytest.raises(ValueError, match="`patch_sizes` cannot be used.*table"):

@@ -7,10 +7,7 @@ import tensorflow as tf
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
 from tests.tiny import noise
 from trainers.evaluation.scores import LIKELIHOODS
-from trainers.optim.losses import (
-    LOSSES,
-    smooth_labels,
-)
+from trainers.optim.losses import LOSSES, smooth_labels
 from trainers.recipes import recipe as recipes
 
 
@@ -33,10 +30,7 @@ def sum_of_sigmoids(logits, labels):
     return optax.sigmoid_binary_cross_entropy(logits, labels).sum(-1)
 
 
-GOLDEN = {
-    "softmax": optax.softmax_cross_entropy,
-    "sigmoid": sum_of_sigmoids,
-}
+GOLDEN = {"softmax": optax.softmax_cross_entropy, "sigmoid": sum_of_sigmoids}
 LABELS = {
     "soft": np.abs(noise(4, 6)) / np.abs(noise(4, 6)).sum(-1, keepdims=True),
     "none, one, two or all of the classes": np.array(

@@ -23,20 +23,13 @@ from trainers.augment.augmentation import parse_augmentation
 from trainers.engine.jax import STRATEGIES as JAX_STRATEGIES
 from trainers.engine.tensorflow import STRATEGIES, SUM_DTYPES
 from trainers.evaluation.probing import PROBES
-from trainers.models.resnets import (
-    build_baseline,
-)
-from trainers.optim.losses import (
-    LOSSES,
-    TARGETS,
-)
+from trainers.models.resnets import build_baseline
+from trainers.optim.losses import LOSSES, TARGETS
 from trainers.optim.rules import ACCUMULATOR_DTYPES, OPTIMIZERS
 from trainers.optim.schedules import DECAYS, WarmupSchedule
 from trainers.recipes import recipe as schema
 from trainers.recipes.baselines import APPLICATIONS, BASELINES
-from trainers.recipes.flags import (
-    flag_fields,
-)
+from trainers.recipes.flags import flag_fields
 from trainers.recipes.photos import RULES
 from trainers.recipes.recipe import Recipe
 from trainers.recipes.recipes import (
@@ -44,13 +37,8 @@ from trainers.recipes.recipes import (
     describe_settings,
     describe_sources,
 )
-from trainers.runs.job import (
-    Job,
-    train,
-)
-from trainers.runs.preparation import (
-    prepare,
-)
+from trainers.runs.job import Job, train
+from trainers.runs.preparation import prepare
 from trainers.runs.run import Run
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs/recipes.md"

@@ -9,10 +9,7 @@ import pytest
 from trainers.loop.errors import NonFiniteLossError
 from trainers.recipes.recipes import RECIPES
 from trainers.sweeps import sweeping
-from trainers.sweeps.sweeping import (
-    open_sweep,
-    run_sweep,
-)
+from trainers.sweeps.sweeping import open_sweep, run_sweep
 
 DIVERGES = "diverges"
 # Rate -> accuracy and loss on the held-out images.

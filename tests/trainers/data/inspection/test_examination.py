@@ -8,11 +8,7 @@ from PIL import Image
 from tests import pictures
 from trainers.data import inspection as examination
 from trainers.data.datasets import open_dataset
-from trainers.data.inspection import (
-    compute_look,
-    examine,
-    inspect_images,
-)
+from trainers.data.inspection import compute_look, examine, inspect_images
 
 
 def waves(seed, size=(120, 160)):

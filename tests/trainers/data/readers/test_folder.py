@@ -51,11 +51,7 @@ def test_folder_of_images(folder):
 
 @pytest.mark.parametrize(
     ("train", "test"),
-    [
-        ("Train", "Test"),
-        ("training_set", "test-set"),
-        ("TRAIN", "Valid"),
-    ],
+    [("Train", "Test"), ("training_set", "test-set"), ("TRAIN", "Valid")],
 )
 def test_splits_by_other_names(folder, train, test):
     (folder / "train").rename(folder / "renamed")

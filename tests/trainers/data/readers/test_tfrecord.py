@@ -8,9 +8,7 @@ from tests.trainers.data.reading import take
 from tests.trainers.made import write_records
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import open_dataset
-from trainers.data.decoding import (
-    BadExamples,
-)
+from trainers.data.decoding import BadExamples
 
 
 class TestTFRecords:
@@ -93,9 +91,7 @@ class TestTFRecords:
 
     def test_records_further_on_are_named(self, records):
         self.write(
-            records / "train-00002-of-00003",
-            [8],
-            **{"image/class/label": None},
+            records / "train-00002-of-00003", [8], **{"image/class/label": None}
         )
         dataset = open_dataset(f"tfrecord:{records}")
         with pytest.raises(

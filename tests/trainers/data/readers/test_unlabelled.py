@@ -6,13 +6,8 @@ import pytest
 from tests.trainers.made import write_photos
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import open_dataset
-from trainers.runs.job import (
-    train,
-)
-from trainers.runs.preparation import (
-    check_labels,
-    prepare,
-)
+from trainers.runs.job import train
+from trainers.runs.preparation import check_labels, prepare
 
 
 @pytest.fixture
