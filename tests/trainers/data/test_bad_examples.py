@@ -11,9 +11,9 @@ from trainers.data.datasets import open_dataset
 from trainers.data.decoding import BadExampleError, BadExamples, DataError
 
 DAMAGES = {
-    "empty": lambda file: b"",
-    "truncated JPEG": lambda file: tf.io.encode_jpeg(noise()).numpy()[:300],
-    "truncated PNG": lambda file: file.read_bytes()[:200],
+    "a/0": lambda file: b"",
+    "b/4": lambda file: tf.io.encode_jpeg(noise()).numpy()[:300],
+    "c/5": lambda file: file.read_bytes()[:200],
 }
 
 
@@ -39,42 +39,46 @@ class TestBadExamples:
             count,
         )
 
-    @pytest.mark.parametrize("damage", DAMAGES)
-    def test_stays_in_its_slot_without_weight(self, copy, damage):
+    def damage(self, copy, names=DAMAGES):
+        """Damage files to train on, and return their paths."""
+        files = [copy / f"train/{name}.png" for name in names]
+        for name, file in zip(names, files):
+            file.write_bytes(DAMAGES[name](file))
+        return [str(file) for file in files]
+
+    def test_stay_in_their_slots_without_weight(self, copy):
+        """An empty file, a truncated JPEG and a truncated PNG."""
         want = join(self.batches(copy, 6))
-        file = copy / "train/b/4.png"
-        file.write_bytes(DAMAGES[damage](file))
-        bad_examples = BadExamples(1)
+        files = self.damage(copy)
+        bad_examples = BadExamples(3)
         images, labels, weights = join(self.batches(copy, 6, bad_examples))
-        assert bad_examples.names == [str(file)]  # Once, not each epoch.
+        assert sorted(bad_examples.names) == files  # Once, not each epoch.
         slots = np.flatnonzero(weights == 0)
-        assert len(slots) == 2 and slots[0] < 24 <= slots[1]
+        assert len(slots) == 6 and slots[2] < 24 <= slots[3]
         assert not images[slots].any() and not labels[slots].any()
         others = weights == 1
         np.testing.assert_array_equal(images[others], want[0][others])
         np.testing.assert_array_equal(labels[others], want[1][others])
 
-    def test_stops_at_the_first_by_default(self, copy):
-        file = copy / "train/b/4.png"
-        file.write_bytes(b"")
+    def test_without_a_record_the_first_stops(self, copy):
+        self.damage(copy)
         with pytest.raises(tf.errors.OpError):
             self.batches(copy, 3)
-        bad_examples = BadExamples()
-        with pytest.raises(
-            BadExampleError,
-            match="/train/b/4.png` cannot be read.*--max_bad_examples.*=0$",
-        ):
-            with bad_examples.named_errors():
-                self.batches(copy, 3, bad_examples)
 
-    def test_stops_when_there_are_more_than_allowed(self, copy):
-        for name in ("a/0", "b/4", "c/5"):
-            (copy / f"train/{name}.png").write_bytes(b"")
-        bad_examples = BadExamples(2)
-        with pytest.raises(BadExampleError, match="read as images; .*=2$"):
+    @pytest.mark.parametrize(
+        "names, message",
+        [
+            (["b/4"], "/train/b/4.png` cannot be read.*--max_bad_examp.*=0$"),
+            ([*DAMAGES], "read as images; .*=2$"),
+        ],
+    )
+    def test_stop_when_there_are_more_than_allowed(self, copy, names, message):
+        files = self.damage(copy, names)
+        bad_examples = BadExamples(len(names) - 1)
+        with pytest.raises(BadExampleError, match=message):
             with bad_examples.named_errors():
                 self.batches(copy, 3, bad_examples)
-        assert len(bad_examples.names) == 3
+        assert sorted(bad_examples.names) == files
 
     def test_a_file_that_is_gone(self, copy):
         dataset = open_dataset(f"folder:{copy}")

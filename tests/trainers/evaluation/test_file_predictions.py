@@ -64,18 +64,6 @@ def test_patterns_and_a_tilde_stand_for_files(folder, monkeypatch):
     assert expand_folders([f"{folder}/[1].png"]) == [f"{folder}/[1].png"]
 
 
-def test_a_table_is_written_while_the_rest_is_computed():
-    file = io.StringIO()
-
-    def rows():
-        yield from ROWS
-        assert file.getvalue().endswith('"cat, tabby",0.75,犬,0.25\n')
-        yield ROWS[0]
-
-    OUTPUT_FORMS["csv"](rows(), file)
-    assert file.getvalue().count("broken.png") == 2
-
-
 def test_names_that_are_not_utf8_are_written_with_escapes(run, folder):
     for name in ("a.png", "broken.png"):
         path = os.fsencode(folder / name)
@@ -100,8 +88,7 @@ def test_a_broken_file_does_not_stop_the_others(
     rows = list(predict_each(run, [*paths, "absent.png"], top=3))
     assert [row.path for row in rows] == [*paths, "absent.png"]
     assert [bool(row.fault) for row in rows] == [0, 1, 0, 0, 1]
-    assert "broken.png" in rows[1].fault
-    assert "absent.png" in rows[4].fault
+    assert "broken.png" in rows[1].fault and "absent.png" in rows[4].fault
     model, names = run.load_model(), run.load_class_names()
     for row in rows:
         if not row.fault:
@@ -203,27 +190,32 @@ def test_the_model_of_a_run_has_its_classes_and_preprocessing(
 
 
 def written(kind):
+    """Return the lines of a form, written while the rest is computed."""
     file = io.StringIO()
-    OUTPUT_FORMS[kind](ROWS, file)
+
+    def rows():
+        yield from ROWS
+        assert ROWS[-1].path in file.getvalue()
+
+    OUTPUT_FORMS[kind](rows(), file)
     return file.getvalue()
 
 
-def test_csv_is_read_back():
+def test_each_form_is_read_back():
     assert written("text") == "a, b.png: cat, tabby 75.0%, 犬 25.0%\n"
     first, second = csv.DictReader(io.StringIO(written("csv")))
     assert (first["path"], first["fault"]) == ("broken.png", "Not an image")
     assert first["class_2"] == first["probability_2"] == ""
-    assert second == {
-        "path": "a, b.png",
-        "fault": "",
-        "class_1": "cat, tabby",
-        "probability_1": "0.75",
-        "class_2": "犬",
-        "probability_2": "0.25",
-    }
-
-
-def test_json_lines_are_read_back():
+    assert [*second.values()] == [
+        "a, b.png",
+        "",
+        "cat, tabby",
+        "0.75",
+        "犬",
+        "0.25",
+    ]
+    names = ["path", "fault", "class_1", "probability_1"]
+    assert [*second] == [*names, "class_2", "probability_2"]
     for line, row in zip(written("jsonl").splitlines(), ROWS, strict=True):
         content = json.loads(line)
         assert (content["path"], content["fault"]) == (row.path, row.fault)

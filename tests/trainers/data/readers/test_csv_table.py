@@ -13,11 +13,12 @@ PHOTOS = ("a b.png", "ä/猫.png", "c.png", "d.png")
 @pytest.fixture
 def folder(tmp_path):
     """Return a folder with four images, each of one grey level."""
-    (tmp_path / "ä").mkdir()
+    folder = tmp_path / "photos"
+    (folder / "ä").mkdir(parents=True)
     for index, name in enumerate(PHOTOS):
         pixels = np.full((4, 6, 3), 40 * index, "uint8")
-        Image.fromarray(pixels).save(tmp_path / name)
-    return tmp_path
+        Image.fromarray(pixels).save(folder / name)
+    return folder
 
 
 def write(folder, header, rows, separator=",", encoding="utf-8"):
@@ -27,10 +28,14 @@ def write(folder, header, rows, separator=",", encoding="utf-8"):
     return open_dataset(f"csv:{folder}/labels.csv")
 
 
-def levels(dataset, split):
+def listed(dataset, split):
+    """Return the number and the class of each image of a split."""
     return sorted(
-        (int(image[0, 0, 0]) // 40, dataset.class_names[int(label)])
-        for image, label in dataset.examples(split)
+        (
+            PHOTOS.index(path.partition("/photos/")[2]),
+            dataset.class_names[label],
+        )
+        for path, label in dataset.reader.files[split]
     )
 
 
@@ -51,15 +56,18 @@ def test_columns_are_found_by_name(folder, separator, encoding):
         encoding,
     )
     assert dataset.class_names == ["dog", "猫"]
-    assert levels(dataset, "train+val") == [(0, "猫"), (1, "dog"), (2, "dog")]
-    assert levels(dataset, dataset.eval_split) == [(3, "猫")]
+    assert listed(dataset, "train") == [(0, "猫"), (1, "dog")]
+    assert listed(dataset, "val") == [(2, "dog")]
+    assert dataset.eval_split == "test"
+    [(image, label)] = dataset.examples("test")
+    assert (image.numpy() == 3 * 40).all() and label == 1
 
 
 def test_without_splits_they_are_made_by_content(folder):
     rows = zip(PHOTOS, ("one", "two", "one", "two"))
     dataset = write(folder, ("path", "label"), rows)
     for split in ("train", "test"):
-        assert [label for _, label in levels(dataset, split)] == ["one", "two"]
+        assert [label for _, label in listed(dataset, split)] == ["one", "two"]
 
 
 SIMPLE = [(name, "ab"[i % 2]) for i, name in enumerate(PHOTOS)]
