@@ -138,7 +138,6 @@ def recipe():
         warmup_steps=0,
         batch_size=32,
         steps_per_loop=2,
-        eval_split="test[:64]",
         peak_tflops=1.0,  # Not measured.
     )
 
