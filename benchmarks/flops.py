@@ -95,36 +95,3 @@ def num_parameters(config: ViTConfig) -> int:
 def step_flops(config: ViTConfig, task: str, batch_size: int) -> int:
     """Return the FLOPs of one step on a batch."""
     return PASSES[task] * batch_size * forward_flops(config)
-
-
-def pair_flops(config: ViTConfig, task: str, batch_size: int) -> int:
-    """Return the FLOPs of `step_flops` that are spent on pairs of tokens."""
-    tokens = count_tokens(config)
-    block = 2 * matrix_flops(tokens, config.width, tokens)
-    return PASSES[task] * batch_size * config.depth * block
-
-
-def moved_numbers(
-    config: ViTConfig, task: str, batch_size: int
-) -> dict[str, int]:
-    """Return the least count of numbers that each part reads and writes.
-
-    Each operation reads its inputs and writes its output once:
-
-        norms       2 L + 1 of the tokens: x, y; backward x, dy, dx
-        GELU        L of the inner tokens of the MLP: the same
-        softmax     L of the pairs of tokens: the same
-        sums        2 L of the tokens: 2 inputs, y; backward the same
-        optimizer   read and write a weight and 2 moments, read the gradient
-    """
-    rows, depth = batch_size * count_tokens(config), config.depth
-    tokens, inner = rows * config.width, rows * config.mlp_dim
-    pairs = rows * count_tokens(config) * config.num_heads
-    is_training = task == "train"
-    moved = 5 if is_training else 2
-    return {
-        "norms and GELU": ((2 * depth + 1) * tokens + depth * inner) * moved,
-        "softmax": depth * pairs * moved,
-        "sums": 2 * depth * tokens * (6 if is_training else 3),
-        "optimizer": 7 * num_parameters(config) * is_training,
-    }

@@ -32,7 +32,6 @@ from benchmarks.study import (
     train_once,
 )
 from keras_vit import VARIANTS, VisionTransformer, ViTConfig
-from keras_vit.analysis import position_similarity
 from keras_vit.models.features import without_head
 from trainers.data.batches import eval_batches, train_batches
 from trainers.data.datasets import ImageDataset, open_dataset
@@ -60,75 +59,6 @@ def pretrained(recipe: Recipe, folder: pathlib.Path) -> str:
         recipe = dataclasses.replace(recipe, peak_tflops=1.0)
         train(prepare(recipe, str(folder)))
     return str(path)
-
-
-# Position tables: what a trained one looks like.
-
-
-def measure_table(trained: Trained) -> dict:
-    """Return the similarities of the position embeddings of any two patches.
-
-    In the order of `position_similarity`, (h, w, h, w), and their contrast.
-    """
-    similarity = position_similarity(trained.model)
-    return {
-        "contrast": contrast_neighbours(similarity),
-        "grid": "x".join(map(str, similarity.shape[:2])),
-        "similarities": " ".join(f"{x:.3f}" for x in similarity.flat),
-    }
-
-
-def contrast_neighbours(
-    similarity: np.ndarray, axis: int | None = None
-) -> float:
-    """Return how much more similar neighbours are than other patches.
-
-    It is the mean of (h, w, h, w) over all pairs of patches that share a side,
-    minus the mean over all pairs of two patches that do not. With `axis`, 0
-    for a column and 1 for a row, only neighbours along it count.
-    """
-    places = np.indices(similarity.shape)
-    steps = np.abs(places[:2] - places[2:])  # (2, h, w, h, w)
-    distances = steps.sum(axis=0)  # (h, w, h, w)
-    chosen = distances == 1
-    if axis is not None:
-        chosen &= steps[axis] == 1
-    others = similarity[distances > 1]
-    return float(similarity[chosen].mean() - others.mean())
-
-
-def read_similarity(trial: Trial) -> np.ndarray:
-    """Return the similarities of a trial, (h, w, h, w)."""
-    grid = tuple(map(int, trial.more["grid"].split("x")))
-    values = np.array(trial.more["similarities"].split(), "float32")
-    return values.reshape(*grid, *grid)
-
-
-def draw_tables(study: Study, trials: list[Trial]):
-    """Draw the similarities of the first seed, a panel for each arm.
-
-    See `keras_vit.analysis.plots.plot_position_similarity`.
-    """
-    from matplotlib.figure import Figure
-
-    from keras_vit.analysis.plots.learned import draw_position_tiles
-
-    first = [trial for trial in trials if trial.seed == 0]
-    tables = list(map(read_similarity, first))
-    is_signed = np.min(tables) < 0
-    figure = Figure((3 * len(first) + 0.9, 3.3), dpi=120, layout="compressed")
-    panels = figure.subplots(1, len(first), squeeze=False)[0]
-    for axes, trial, table in zip(panels, first, tables):
-        drawn = draw_position_tiles(axes, table, is_signed)
-        axes.set(xlabel="column of the patch", ylabel="row of the patch")
-        decay = study.arms[trial.arm].fields["weight_decay"]
-        axes.set_title(
-            f"{trial.updates:,} updates, rate {trial.learning_rate:g}, "
-            f"decay {decay:g}",
-            fontsize="medium",
-        )
-    figure.colorbar(drawn, label="cosine similarity", ax=panels)
-    return figure
 
 
 # Moved digits: shape, number of images, compute.
@@ -682,25 +612,6 @@ STUDIES = {
         rates=RATES,
         seeds=3,
         average=statistics.median,
-    ),
-    # The ratios of the paper: 7 or 14 epochs, the rate 2e-4 or 4e-4, and these
-    # weight decays.
-    "position_tables": Study(
-        doc="position embeddings after trainings with other epochs, rates and "
-        "weight decays (arXiv:2010.11929, appendix D.4, figure 10)",
-        arms={
-            "short, half the rate, decay 0.01": Arm(
-                {"weight_decay": 0.01}, rate=0.5
-            ),
-            "short, decay 0.1": Arm({"weight_decay": 0.1}),
-            "long, decay 0.1": Arm({"weight_decay": 0.1}, length=2),
-        },
-        rates=(3e-3,),
-        choice_seeds=(),
-        measure=measure_table,
-        columns={"contrast": float, "grid": str, "similarities": str},
-        average=statistics.median,
-        draw=draw_tables,
     ),
     "shape": Study(
         doc="depth, width, MLP and patch size, scaled one at a time "

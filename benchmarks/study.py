@@ -147,7 +147,6 @@ class Study:
         log: The axes that are logarithmic.
         laws: Maps the points of a curve, x -> ys, to a function of x to draw
             and a text; None for lines through the means.
-        draw: Draws another figure of the trials of the report.
         wins: Whether the trials of the report reach what `--require` asks.
     """
 
@@ -170,7 +169,6 @@ class Study:
     axis: str = ""
     log: str = "x"
     laws: Callable | None = None
-    draw: Callable | None = None
     wins: Callable[[list[Trial]], bool] | None = None
 
 
@@ -186,7 +184,7 @@ def main(
     trials = run(study, options)
     print(describe(study, trials))
     report = [trial for trial in trials if trial.purpose == REPORT]
-    draw = study.draw or (draw_points if study.points else draw_losses)
+    draw = draw_points if study.points else draw_losses
     with atomic_write(options.csv.with_suffix(".png")) as draft:
         draw(study, report).savefig(draft, format="png")
     return int(options.require and not study.wins(report))

@@ -2,7 +2,7 @@
 
 Each case runs in a process of its own. With --before, another checkout of the
 project runs the same cases in turns, and the last column is the median of the
-ratio in each round.
+ratio in each round. Each checkout has its own way to make an update.
 
     python -m benchmarks.waiting --before=../older --run_dir=saved_models/digits
 """
@@ -20,6 +20,8 @@ from benchmarks.harness import (
     median_ratio,
     quartiles,
 )
+from keras_vit import VARIANTS, VisionTransformer
+from keras_vit.analysis import inspect_model
 from keras_vit.tables import format_table
 
 HERE = pathlib.Path(__file__).parents[1]
@@ -30,44 +32,16 @@ start = time.perf_counter()
 import keras_vit
 print(time.perf_counter() - start)
 """
-# The imports of a command, then its work to the end of the first update.
-FIRST_UPDATE = """
-import time
-from keras_vit.command_line import import_keras
-import_keras()
-import keras_vit, tensorflow as tf
-from trainers.loop.loop import InnerLoop
-from trainers.loop.step import Step
-from trainers.optim.optimizers import make_optimizer
-model = keras_vit.ViT_B16(weights=None, classes=1000)
-optimizer = make_optimizer("adamw", model.trainable_variables, 1e-3, 0.1)
-batch = (tf.zeros((1, 224, 224, 3)), tf.one_hot([0], 1000), tf.ones(1))
-batches = iter(tf.data.Dataset.from_tensors(batch).repeat())
-loss = tf.nn.softmax_cross_entropy_with_logits
-step = Step(model, optimizer, loss, clip_norm=1.0)
-loop = InnerLoop(step, tf.distribute.OneDeviceStrategy("CPU:0"))
-times = [time.perf_counter()]
-for number in range(2):
-    number = tf.constant(number, tf.int64)
-    loop.train(batches, tf.constant(1), number)[1].numpy()
-    times.append(time.perf_counter())
-print(times[1] - times[0] - (times[2] - times[1]))
-"""
-INSPECT = """
-import time, numpy as np, keras_vit
-model = keras_vit.ViT_B16(weights=None, classes=1000)
-images = np.random.default_rng(0).uniform(-1, 1, (3, 224, 224, 3))
-keras_vit.analysis.inspect_model(model, images[:1])
-start = time.perf_counter()
-keras_vit.analysis.inspect_model(model, images[1:])
-print((time.perf_counter() - start) / 2)
-"""
+CALL = "from benchmarks import waiting; print(waiting.{}())"
 WAITING_CASES = {
     "`import keras_vit`, beyond Keras": ["-c", IMPORT],
     "`trainers.train --help`": ["-m", "trainers.train", "--help"],
     "`keras_vit.convert --help`": ["-m", "keras_vit.convert", "--help"],
-    "the first update of B/16, beyond the second": ["-c", FIRST_UPDATE],
-    "inspecting an image with B/16": ["-c", INSPECT],
+    "the first update of B/16, beyond the second": [
+        "-c",
+        CALL.format("time_first_update"),
+    ],
+    "inspecting an image with B/16": ["-c", CALL.format("time_inspection")],
 }
 # Command lines that must be refused.
 WRONG = {
@@ -76,12 +50,49 @@ WRONG = {
     "a number that is none": ["-m", "trainers.evaluate", "--batch_size=abc"],
 }
 
-
 OPTIONS = [
     ("--rounds", int, 5, "of each case"),
     ("--before", str, None, "another checkout, to compare with"),
     ("--run_dir", str, None, "a run to evaluate and to export"),
 ]
+
+
+def time_first_update(variant: str = "B/16") -> float:
+    """Return the seconds that the first update takes beyond the second."""
+    import tensorflow as tf
+
+    from trainers.engine.strategies import make_engine
+    from trainers.engine.update import Update
+    from trainers.optim.optimizers import make_optimizer
+
+    engine = make_engine("one_device")
+    with engine.scope():
+        model = VisionTransformer(VARIANTS[variant].config)
+        variables = model.trainable_variables
+        optimizer = make_optimizer("adamw", variables, 1e-3, 0.1)
+    loss = tf.nn.softmax_cross_entropy_with_logits
+    update = engine.compile(Update(model, optimizer, loss, clip_norm=1.0))
+    labels = tf.one_hot([0], model.config.num_classes)
+    batch = (tf.zeros((1, *model.input_shape[1:])), labels, tf.ones(1))
+    batches = iter(tf.data.Dataset.from_tensors(batch).repeat())
+    times = [time.perf_counter()]
+    for number in range(2):
+        update.train(batches, 1, number)
+        times.append(time.perf_counter())
+    return times[1] - times[0] - (times[2] - times[1])
+
+
+def time_inspection(variant: str = "B/16") -> float:
+    """Return the seconds to inspect an image, after a first one."""
+    import numpy as np
+
+    model = VisionTransformer(VARIANTS[variant].config)
+    shape = (3, *model.input_shape[1:])
+    images = np.random.default_rng(0).uniform(-1, 1, shape)
+    inspect_model(model, images[:1])
+    start = time.perf_counter()
+    inspect_model(model, images[1:])
+    return (time.perf_counter() - start) / 2
 
 
 def measure(words: list[str], source: pathlib.Path, is_right: bool) -> float:

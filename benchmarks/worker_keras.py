@@ -13,8 +13,7 @@ from benchmarks.pipe import answer_requests, repeat
 def make_functions(case: dict) -> tuple[dict[str, Callable], dict]:
     """Return the functions for `case`, and the versions of the packages."""
     tf.config.threading.set_intra_op_parallelism_threads(case["threads"])
-    at_once = case.get("operations_at_once", case["threads"])
-    tf.config.threading.set_inter_op_parallelism_threads(at_once)
+    tf.config.threading.set_inter_op_parallelism_threads(case["threads"])
     versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
     model = MODEL_BUILDERS[case["package"]](case, versions)
     step = {"forward": forward_step, "train": train_step}[case["task"]]

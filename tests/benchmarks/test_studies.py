@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import pathlib
 import shutil
 import types
@@ -16,7 +15,7 @@ from sklearn.datasets import load_digits
 from benchmarks import studies, study, study_images
 from benchmarks.studies import STUDIES
 from benchmarks.study import CHOICE, REPORT, Arm, Place, Study, Trained, Trial
-from keras_vit import VARIANTS, VisionTransformer, ViTConfig
+from keras_vit import VARIANTS
 from trainers.data.datasets import open_dataset
 from trainers.loop.flops import count_flops
 from trainers.recipes.recipes import RECIPES
@@ -228,7 +227,6 @@ SMALL = {
 # An arm of each study that has a model, images or measures of its own; the
 # others only change fields of the recipe.
 TRIED_ARMS = {
-    "position_tables": "long, decay 0.1",
     "shape": "depth 4",
     "data_size": "ResNet, 10,000 images",
     "compute": "hybrid, medium, length 1",
@@ -399,49 +397,6 @@ def test_a_power_law_is_found_with_a_margin():
     # The quantile of Student's t for two degrees of freedom is 4.303.
     assert text == f"exponent {-slope:.2f} ± {4.303 * spread:.2f}"
     assert studies.fit_power_law({1: [2.0], 2: [1.0]})[0] is None
-
-
-BESIDE, BELOW = (0, 1), (1, 0)  # Rows and columns between two patches.
-
-
-@pytest.mark.parametrize(
-    "axis, sides, number",
-    [(None, {BESIDE, BELOW}, 14), (1, {BESIDE}, 8), (0, {BELOW}, 6)],
-)
-def test_neighbours_share_a_side(axis, sides, number):
-    similarity = np.random.default_rng(0).uniform(-1, 1, (2, 3, 2, 3))
-    neighbours, others = [], []
-    places = list(itertools.product(range(2), range(3)))
-    for (y, x), (v, u) in itertools.permutations(places, 2):
-        steps = abs(y - v), abs(x - u)
-        if steps in sides:
-            neighbours.append(similarity[y, x, v, u])
-        if steps not in {BESIDE, BELOW}:
-            others.append(similarity[y, x, v, u])
-    assert (len(neighbours), len(others)) == (number, 16)
-    assert studies.contrast_neighbours(similarity, axis) == pytest.approx(
-        np.mean(neighbours) - np.mean(others)
-    )
-
-
-def test_a_trial_has_the_similarities_of_its_model():
-    """Of two parallel embeddings on the left, two opposite on the right."""
-    model = VisionTransformer(ViTConfig(4, 1, 4, 1, 2, image_size=4))
-    table = [[9, 9, 9, 9], [1, 0, 0, 0], [0, 2, 0, 0], [3, 0, 0, 0]]
-    table += [[0, -1, 0, 0]]
-    [weight] = model.get_layer("position_embedding").weights
-    weight.assign(np.reshape(table, weight.shape))
-    more = studies.measure_table(Trained(model, {}))
-    trial = Trial(REPORT, "short, decay 0.1", 0.1, 0, *SIZES, 0.9, 0.5, more)
-    want = [[1, 0, 1, 0], [0, 1, 0, -1], [1, 0, 1, 0], [0, -1, 0, 1]]
-    found = studies.read_similarity(trial)
-    assert np.array_equal(found, np.reshape(want, (2, 2, 2, 2)))
-    # Patches below each other have 1 and -1, all others 0.
-    assert more["contrast"] == 0
-    panel, *_ = studies.draw_tables(STUDIES["position_tables"], [trial]).axes
-    assert panel.get_title() == "1,000 updates, rate 0.1, decay 0.1"
-    values = [image.get_array() for image in panel.images]
-    assert np.array_equal(np.unique(values), [-1, 0, 1])
 
 
 def test_moved_images_are_of_the_digits_of_their_split(tmp_path, small_recipes):
