@@ -5,7 +5,6 @@ import socket
 
 import pytest
 
-from keras_vit.serving.tf_serving import WARMUP_FILE, read_version, write_warmup
 from tests import commands
 from tests.serving.made import SIGNATURES
 from tests.serving.servers import GrpcServer, Models
@@ -86,20 +85,3 @@ def test_command_without_a_server(zoo, subprocess_environment):
     line = result.stderr.splitlines()[-1]
     assert line.startswith("Error: No response from http://127.0.0.1:")
     assert "onnection refused" in line and not result.stdout
-
-
-def test_command_with_a_damaged_warm_up_file(
-    zoo, tmp_path, subprocess_environment
-):
-    path = tmp_path / "zoo" / "3"
-    path.mkdir(parents=True)
-    model = zoo / "zoo" / "3"
-    (path / "saved_model.pb").symlink_to(model / "saved_model.pb")
-    write_warmup(path / WARMUP_FILE, read_version(model).records)
-    content = (path / WARMUP_FILE).read_bytes()
-    (path / WARMUP_FILE).write_bytes(content[:-1])
-    result = run(subprocess_environment, path, "--grpc=localhost:1")
-    assert result.returncode == 1
-    assert result.stderr.splitlines()[-1].startswith(
-        "Error: Not a warm-up file"
-    )
