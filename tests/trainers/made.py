@@ -63,6 +63,12 @@ def made_split(features, labels, weights=None):
     return images, np.asarray(labels, "float32"), np.float32(weights)
 
 
+def assert_same_weights(one, other):
+    """Compare the weights of two models or layers, to the bit."""
+    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def save_identity(path, size, head=()):
     """Save a model that returns its pixels, with the layers of a head on."""
     model = keras.Sequential(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.trainers.made import assert_same_weights
 from trainers.data.datasets import open_dataset
 from trainers.engine.tensorflow import TensorFlowState
 from trainers.evaluation.evaluation import evaluate
@@ -179,8 +180,7 @@ def test_a_model_of_a_bucket_is_loaded(run, bucket):
     gfile.makedirs(bucket)
     gfile.copy(str(run.model_path), f"{bucket}/model.keras", overwrite=True)
     model = NamedModel(f"{bucket}/model.keras").load_model()
-    for a, b in zip(model.get_weights(), run.load_model().get_weights()):
-        np.testing.assert_array_equal(a, b)
+    assert_same_weights(model, run.load_model())
 
 
 def test_a_state_of_another_model_is_refused_in_one_message(tmp_path, caplog):

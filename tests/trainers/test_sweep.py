@@ -12,6 +12,7 @@ import pytest
 from absl import flags
 
 import trainers.sweep
+from tests.trainers.made import assert_same_weights
 from trainers.data.readers.tfds import TfdsReader
 from trainers.evaluation.evaluation import evaluate
 from trainers.flags import define_sweep_flags
@@ -177,11 +178,10 @@ def test_an_interrupted_sweep_ends_as_one_that_was_not(swept, tmp_path):
         assert texts[0] == texts[1], name
     for path in swept.folder.glob("*/model.keras"):
         whole, other = (
-            keras.saving.load_model(each, compile=False).get_weights()
+            keras.saving.load_model(each, compile=False)
             for each in (path, folder / path.relative_to(swept.folder))
         )
-        for a, b in zip(whole, other, strict=True):
-            np.testing.assert_array_equal(a, b)
+        assert_same_weights(whole, other)
 
 
 def test_the_command_prints_what_a_finished_sweep_found(

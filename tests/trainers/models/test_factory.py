@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from tests.trainers.made import assert_same_weights
 from trainers.models.factory import build_model
 from trainers.runs.named_model import NamedModel
 
@@ -54,23 +55,14 @@ def test_fine_tuning_starts_from_the_file_at_another_size(run, digits):
     model = build_model(recipe, digits)
     assert model.input_shape == (None, 16, 16, 1)
     for layer in ("block_00", "predictions"):
-        for a, b in zip(
-            source.get_layer(layer).get_weights(),
-            model.get_layer(layer).get_weights(),
-        ):
-            np.testing.assert_array_equal(a, b)
+        assert_same_weights(source.get_layer(layer), model.get_layer(layer))
 
 
 def test_fine_tuning_starts_from_the_folder_of_a_run(run, digits, tmp_path):
     recipe = dataclasses.replace(
         run.load_recipe(), init_from=str(run.folder), augment=""
     )
-    for a, b in zip(
-        run.load_model().get_weights(),
-        build_model(recipe, digits).get_weights(),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(a, b)
+    assert_same_weights(run.load_model(), build_model(recipe, digits))
     shutil.copy(run.recipe_path, tmp_path)  # Not finished.
     unfinished = dataclasses.replace(recipe, init_from=str(tmp_path))
     with pytest.raises(ValueError, match="the folder of a finished run"):
@@ -123,11 +115,9 @@ def test_fine_tuning_starts_from_a_checkpoint(run, digits):
     assert model.config.stochastic_depth_rate == 0.2
     assert model.config.activation == source.config.activation
     assert model.dtype_policy.name == "mixed_bfloat16"
-    for a, b in zip(
-        source.get_layer("block_01").get_weights(),
-        model.get_layer("block_01").get_weights(),
-    ):
-        np.testing.assert_array_equal(a, b)
+    assert_same_weights(
+        source.get_layer("block_01"), model.get_layer("block_01")
+    )
 
 
 def test_the_architecture_of_a_checkpoint_is_a_flag(run, digits, tmp_path):
@@ -195,7 +185,6 @@ def test_another_pooling_trains_its_layers_although_all_else_is_frozen(
     model = build_model(recipe, digits)
     trained = {w.path.split("/")[0] for w in model.trainable_weights}
     assert trained == {"pooling", "predictions"}
-    np.testing.assert_array_equal(
-        model.get_layer("encoder_norm").get_weights(),
-        frozen.get_layer("encoder_norm").get_weights(),
+    assert_same_weights(
+        model.get_layer("encoder_norm"), frozen.get_layer("encoder_norm")
     )

@@ -1,10 +1,10 @@
 import dataclasses
 
 import keras
-import numpy as np
 import pytest
 
 import keras_vit
+from tests.trainers.made import assert_same_weights
 from trainers.models.initial_model import load_initial_model
 
 
@@ -41,11 +41,7 @@ def test_a_head_that_is_reset_does_not_keep_the_old_tanh_layer(tmp_path, size):
         weights, key=[w.path for w in reset.weights].index
     )
     for name in ("block_00", "encoder_norm"):
-        for old, new in zip(
-            model.get_layer(name).get_weights(),
-            reset.get_layer(name).get_weights(),
-        ):
-            np.testing.assert_array_equal(old, new)
+        assert_same_weights(model.get_layer(name), reset.get_layer(name))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from keras_vit import (
     read_image,
 )
 from tests.tiny import to_numpy
-from tests.trainers.made import write_photos
+from tests.trainers.made import assert_same_weights, write_photos
 from trainers.engine.engine import Share
 from trainers.evaluation.evaluation import evaluate
 from trainers.evaluation.predictions import load_image
@@ -78,11 +78,10 @@ def test_from_the_checkpoint_to_the_evaluation(
     assert job.recipe.augment == "flip_lr|normalize(imagenet)|mixup(0.2)"
     # Its weights are those of the file.
     source = from_checkpoint(checkpoint, num_heads=3)
-    for one, other in zip(
-        source.get_layer("patch_encoder").get_weights(),
-        job.loop.model.get_layer("patch_encoder").get_weights(),
-    ):
-        np.testing.assert_array_equal(one, other)
+    assert_same_weights(
+        source.get_layer("patch_encoder"),
+        job.loop.model.get_layer("patch_encoder"),
+    )
     logs = train(job)
     run = Run(tmp_path)
     line = "resize(method=antialias)|normalize(imagenet)"

@@ -8,6 +8,7 @@ import pytest
 
 from keras_vit import VisionTransformer
 from tests.tiny import noise, randomize, tiny_config
+from tests.trainers.made import assert_same_weights
 from trainers.loop.errors import Interrupted
 from trainers.models.factory import build_model, make_variants, with_patch_size
 from trainers.runs.job import train
@@ -42,7 +43,7 @@ def test_a_run_trains_all_sizes_and_can_be_interrupted(
     recipe, digits, tmp_path, monkeypatch
 ):
     recipe = dataclasses.replace(
-        recipe, patch_sizes="2,4", total_steps=6, warmup_steps=0
+        recipe, patch_sizes="2,4", total_steps=4, eval_split="test[:64]"
     )
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     job = prepare(recipe, whole)
@@ -57,13 +58,12 @@ def test_a_run_trains_all_sizes_and_can_be_interrupted(
     with pytest.raises(Interrupted):
         train(job)
     job = prepare(recipe, parted)
-    assert 0 < job.loop.step < 6
+    assert 0 < job.loop.step < 4
     train(job)
     one, other = (Run(path).load_model() for path in (whole, parted))
     assert isinstance(one, VisionTransformer)
     assert one.config.patch_size == job.loop.model.config.patch_size
-    for a, b in zip(one.get_weights(), other.get_weights()):
-        np.testing.assert_array_equal(a, b)
+    assert_same_weights(one, other)
     saved = json.loads((whole / "recipe.json").read_text())
     assert saved["recipe"]["patch_sizes"] == "2,4"
 
