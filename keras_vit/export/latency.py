@@ -94,19 +94,12 @@ def measure_latency(
         "batch_size": batch_size,
         "repetitions": repetitions,
     }
-    if processes is None:
-        with started(threads) as processes:
-            return measure_latency(
-                model,
-                exports,
-                threads,
-                batch_size,
-                repetitions,
-                processes=processes,
-            )
     rows, reason = [], ""
-    with tempfile.TemporaryDirectory() as folder:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
         folder = pathlib.Path(folder)
+        if processes is None:
+            processes = stack.enter_context(started(threads))
         try:
             model.save(folder / "model.keras")
         except Exception as error:  # A layer may raise anything.

@@ -133,24 +133,8 @@ def load_litert(content: bytes, description: dict | None = None) -> LoadedModel:
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_content=content, num_threads=os.cpu_count())
-    [signature] = interpreter.get_signature_list()
-    runner = interpreter.get_signature_runner(signature)
-    inputs, outputs = runner.get_input_details(), runner.get_output_details()
+    signature, inputs, outputs, run = open_litert(interpreter)
     [(name, info)] = inputs.items()
-    scale, zero = info["quantization"]
-
-    def run(images):
-        if scale:
-            bounds = np.iinfo(info["dtype"])
-            images = np.round(images / scale) + zero
-            images = np.clip(images, bounds.min, bounds.max)
-        found = runner(**{name: images.astype(info["dtype"])})
-        for key, row in outputs.items():
-            out_scale, out_zero = row["quantization"]
-            if out_scale:
-                number = found[key].astype("float32")
-                found[key] = (number - out_zero) * out_scale
-        return found
 
     def call(_, inputs):
         images = inputs[name]
@@ -172,6 +156,35 @@ def load_litert(content: bytes, description: dict | None = None) -> LoadedModel:
         "defaults": {},
     }
     return LoadedModel({signature: signature_def}, call, description)
+
+
+def open_litert(interpreter) -> tuple[str, dict, dict, Callable]:
+    """Return what runs a TFLite file with one signature of one input.
+
+    That is the name of the signature, LiteRT's details of its inputs and
+    outputs, and a function of a batch that returns the outputs by name.
+    Integers with a scale stand for floats.
+    """
+    [signature] = interpreter.get_signature_list()
+    runner = interpreter.get_signature_runner(signature)
+    inputs, outputs = runner.get_input_details(), runner.get_output_details()
+    [(name, info)] = inputs.items()
+    scale, zero = info["quantization"]
+
+    def run(images):
+        if scale:
+            bounds = np.iinfo(info["dtype"])
+            images = np.round(images / scale) + zero
+            images = np.clip(images, bounds.min, bounds.max)
+        found = runner(**{name: images.astype(info["dtype"])})
+        for key, row in outputs.items():
+            out_scale, out_zero = row["quantization"]
+            if out_scale:
+                number = found[key].astype("float32")
+                found[key] = (number - out_zero) * out_scale
+        return found
+
+    return signature, inputs, outputs, run
 
 
 def _describe(details):

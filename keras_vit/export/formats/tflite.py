@@ -36,6 +36,7 @@ from keras_vit.export.contract import (
 from keras_vit.export.formats.saved_model import write_default_endpoint
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.preprocessing.description import Mode, to_uint8
+from keras_vit.serving.models import open_litert
 from keras_vit.tables import pick
 
 LABELS, DESCRIPTION = "labels.txt", "model.json"
@@ -201,26 +202,13 @@ def load(
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(str(path), num_threads=threads or os.cpu_count())
-    runner = interpreter.get_signature_runner()
-    ((name, inputs),) = runner.get_input_details().items()
-    ((output, outputs),) = runner.get_output_details().items()
-    dtype, (scale, zero) = inputs["dtype"], inputs["quantization"]
-    out_scale, out_zero = outputs["quantization"]
-
-    def call(batch, signature="serving_default"):
-        if scale:
-            bounds = np.iinfo(dtype)
-            batch = np.rint(batch / scale + zero).clip(bounds.min, bounds.max)
-        found = runner(**{name: batch.astype(dtype)})[output]
-        if out_scale:
-            found = out_scale * (found.astype("float32") - out_zero)
-        return {output: found.astype("float32")}
-
-    count, *shape = inputs["shape_signature"]  # -1 for any.
+    _, inputs, _, run = open_litert(interpreter)
+    [info] = inputs.values()
+    count, *shape = info["shape_signature"]  # -1 for any.
     return Loaded(
-        call,
+        lambda batch, signature="serving_default": run(batch),
         (None if count < 0 else int(count), *map(int, shape)),
-        "float32" if scale else np.dtype(dtype).name,
+        "float32" if info["quantization"][0] else info["dtype"].__name__,
     )
 
 
