@@ -43,15 +43,6 @@ def test_ratio_is_the_median_over_the_rounds_to_the_fastest_of_timm():
     assert WITHOUT_TIMM.ratio("onnx") is None
 
 
-def test_only_float32_can_be_not_slower():
-    slow = {**RESULT.seconds, "litert": [4.0] * 3, "onnx": [4.0] * 3}
-    slow = dataclasses.replace(RESULT, seconds=slow)
-    assert not exports.is_slower(RESULT, 0.0)
-    assert exports.is_slower(slow, 0.0)  # int8 is faster still.
-    assert exports.is_slower(slow, 0.2)
-    assert not exports.is_slower(slow, 0.25)  # The ratio is 3 / 4.
-
-
 def test_the_table_has_a_row_a_contender_and_a_column_a_case():
     other = dataclasses.replace(RESULT, threads=1, batch_size=1)
     page = exports.format_page([RESULT, other], ["a machine"])
@@ -68,9 +59,6 @@ def test_the_table_has_a_row_a_contender_and_a_column_a_case():
     [
         ["--contenders", "torchscript"],
         ["--threads", "0"],
-        ["--require_not_slower"],
-        ["--require_not_slower", "--torch_python", sys.executable]
-        + ["--contenders", "keras,litert_int8"],
     ],
 )
 def test_options_that_do_not_fit_end_the_program(arguments, capsys):
@@ -145,9 +133,8 @@ def test_every_contender_runs_the_case_where_its_library_is(fake, tmp_path):
         *("--torch_python", torch_python, "--rounds", "3"),
         *("--threads", "2", "--batch_sizes", "1,8", "--csv", str(path)),
     ]
-    assert exports.main(arguments) == 0
-    assert exports.main([*arguments, "--require_not_slower"]) == 1
-    writers = [c for c in fake.cases[: len(fake.cases) // 2] if "folder" in c]
+    exports.main(arguments)
+    writers = [c for c in fake.cases if "folder" in c]
     assert [(c["action"], c["python"]) for c in writers] == [
         ("write_ours", python),
         ("write_timm", torch_python),
@@ -175,7 +162,7 @@ def test_every_contender_runs_the_case_where_its_library_is(fake, tmp_path):
 
 def test_timm_is_left_out_without_an_interpreter(fake, tmp_path, capsys):
     path = tmp_path / "exports.csv"
-    assert exports.main(["--rounds", "1", "--csv", str(path)]) == 0
+    exports.main(["--rounds", "1", "--csv", str(path)])
     assert {case["package"] for case in fake.cases} == {"ours"}
     assert {row["ratio"] for row in read_csv(path)} == {""}
     assert "timm was left out" in capsys.readouterr().out
@@ -208,14 +195,13 @@ def test_the_command_writes_exports_and_runs_them(
     for module in ("onnxruntime", "tf2onnx"):
         pytest.importorskip(module)
     path = tmp_path / "exports.csv"
-    code = exports.main(
+    exports.main(
         [
             *("--models", "Pico/2", "--contenders", "litert,onnx"),
             *("--threads", "1", "--batch_sizes", "2", "--rounds", "1"),
             *("--csv", str(path)),
         ]
     )
-    assert code == 0
     rows = read_csv(path)
     assert [row["contender"] for row in rows] == ["litert", "onnx"]
     assert all(float(row["seconds"]) > 0 for row in rows)
