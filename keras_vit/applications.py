@@ -30,7 +30,7 @@ from keras_vit.weights.hub import (
     parse_repository,
 )
 from keras_vit.weights.images import change_config
-from keras_vit.weights.read import load_new, warn
+from keras_vit.weights.read import Plan, warn
 
 DOCSTRING = """Build the ViT {variant}, {num_parameters:,} parameters.
 
@@ -300,7 +300,7 @@ def _build_from(weights, variant, choices, build_model):
         check_variant(found.config, wanted, weights, name)
         config = change_config(found.config, choices)
         model = build_model(config)
-        load_new(model, found, config)
+        Plan(found, config, is_new=True).load(model, found.notes)
     # The warnings point at the caller of the builder.
     warn(model.load_report, stacklevel=3, without=set(choices))
     new_head = any("predictions" in path for path in model.load_report.reset)

@@ -123,7 +123,8 @@ def check_config(config: "ViTConfig"):
     rests = [size % config.patch_size for size in config.feature_size]
     h, w = config.feature_size
     need(
-        min(config.grid_size) and (config.ignore_border or not any(rests)),
+        min(h, w) >= config.patch_size
+        and (config.ignore_border or not any(rests)),
         f"must divide the image, or the feature map of its stem, {h}x{w}",
         *("patch_size", "image_size"),
     )

@@ -48,6 +48,8 @@ DESCRIPTION_KEYS = frozenset(
 )
 # Marks a description that this package wrote into a file.
 WRITTEN_BY = "keras_vit"
+# In the description of a .h5 file: the names of layers, by their groups.
+LAYER_NAMES = "layer_names"
 PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 WHY_NO_PICKLES = (
     "a pickle, which can run code when it is opened; load it with the library "
@@ -306,9 +308,11 @@ def _array_of_safetensors(file, name) -> Array:
 def _open_h5(path) -> File:
     import h5py  # Keras needs it as well.
 
-    arrays, sizes = {}, []
+    arrays, sizes, layers = {}, [], {}
 
     def add(name, item):
+        if isinstance(item.attrs.get("name"), str):
+            layers[name] = item.attrs["name"]
         # Strings and the like are never weights.
         is_bfloat16 = getattr(item, "dtype", "") == "|V2"  # As Keras stores it.
         if getattr(item, "shape", None) is None or not (
@@ -334,6 +338,7 @@ def _open_h5(path) -> File:
         _check_sizes(sizes, path)
         text = file.attrs.get("model_config", "{}")
         about = _parse_json(text.encode() if isinstance(text, str) else text)
+        about |= {LAYER_NAMES: layers} if layers else {}
         close = stack.pop_all().close
     return File(path, arrays, about, close)
 
@@ -564,7 +569,8 @@ def write_npz(
         about: The `File.json` of the file when it is read.
     """
     with atomic_write(path) as draft, zipfile.ZipFile(draft, "w") as archive:
-        archive.comment = _own_text(about).encode()
+        about = {"written_by": WRITTEN_BY, **about}
+        archive.comment = json.dumps(about).encode()
         for name, array in arrays:
             member = zipfile.ZipInfo(name + ".npy")
             with archive.open(member, "w", force_zip64=True) as stream:
@@ -593,7 +599,8 @@ def write_safetensors(
         about: The `File.json` of the file when it is read.
     """
     # Hugging Face requires the entry "format".
-    metadata = {"format": "pt", WRITTEN_BY: _own_text(about)}
+    own = json.dumps({"written_by": WRITTEN_BY, **about})
+    metadata = {"format": "pt", WRITTEN_BY: own}
     header, end = {"__metadata__": metadata}, 0
     for name in sorted(shapes):
         start, end = end, end + 4 * math.prod(shapes[name])
@@ -609,7 +616,3 @@ def write_safetensors(
         for name, array in arrays:
             file.seek(8 + len(text) + header[name]["data_offsets"][0])
             file.write(np.ascontiguousarray(array, "<f4").data)
-
-
-def _own_text(description: dict) -> str:
-    return json.dumps({"written_by": WRITTEN_BY, **description})

@@ -65,7 +65,7 @@ def find(file: File, known: Known = NOTHING_KNOWN) -> Found:
         ValueError: If it is of no known family, or anything is missing, left
             over or of an unexpected shape; names all of it.
     """
-    known.check()
+    known = known.checked()
     with errors_name(file.path):
         plain = _plain_names(file)
         key, wrapper = recognise(file.path, plain)
@@ -215,7 +215,7 @@ def _unwrap(plain, family, wrapper) -> tuple[dict[str, str], list[str]]:
 def _name(file, family, inside, ignored) -> tuple[Family, str, dict]:
     """Return the family with its variants, the dialect, and the places."""
     shapes = {name: file.arrays[raw].shape for name, raw in inside.items()}
-    prepared = family.prepare(shapes)
+    prepared = family.prepare(shapes, file.json)
     for name, axis in family.stacks.items():
         # One array contains the weights of all blocks.
         if len(shapes.get(name, ())) > axis:
@@ -241,7 +241,13 @@ def _name(file, family, inside, ignored) -> tuple[Family, str, dict]:
                 key for key, row in dialects if rename(new, row.changes) == name
             )
             dialect = next(fitting, dialect)
-    return family.of_file(places, file.json), dialect, places
+    variants = [
+        row
+        for row in family.variants
+        if row.stated_by(file.json)
+        or any(re.match(row.shown_by, name) for name in places)
+    ]
+    return family.with_variants(variants), dialect, places
 
 
 # What compilers and parallel training write into names, at any place.

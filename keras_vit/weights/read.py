@@ -190,28 +190,12 @@ def from_checkpoint(
         if config.classifier_activation == "linear":
             config = dataclasses.replace(config, classifier_activation=None)
         model = VisionTransformer(config, dtype=dtype, name=name)
-        load_new(model, found, config, head, position_resize, patch_resize)
+        rules = head, position_resize, patch_resize
+        # Only here: for an existing model, nothing has to be assumed.
+        Plan(found, config, *rules, is_new=True).load(model, found.notes)
     # Notes on fields that the caller passed are not repeated.
     warn(model.load_report, stacklevel=2, without=set(overrides))
     return model
-
-
-def load_new(model: keras.Model, found: Found, config: ViTConfig, *rules):
-    """Load a checkpoint into a new model, and set its `load_report`.
-
-    Args:
-        model: The model; its first layer is adapted if its images are
-            normalised in another way than those of the file.
-        found: What the file contains.
-        config: Configuration of the model.
-        *rules: `head`, `position_resize` and `patch_resize`, see
-            `from_checkpoint`.
-    """
-    plan = make_plan(found, config, *rules, renormalize=True)
-    report = plan.load(model)
-    # Only here: for an existing model, nothing has to be assumed.
-    notes = found.notes + report.notes
-    model.load_report = dataclasses.replace(report, notes=notes)
 
 
 def read_preprocessing(
@@ -283,7 +267,7 @@ def load_checkpoint(
     )
     with open_file(locate(path)) as file:
         found = find(file, known)
-        plan = make_plan(found, config, head, position_resize, patch_resize)
+        plan = Plan(found, config, head, position_resize, patch_resize)
         file.verify(plan.used)
         report = plan.load(model)
     warn(report, stacklevel=2)
@@ -310,33 +294,98 @@ class Step(NamedTuple):
     resized: tuple[str, ...] = ()
 
 
-class Plan(NamedTuple):
+class Plan:
     """All steps of a load, checked before any weight is assigned.
 
     Args:
         found: What the file contains.
-        steps: One for each weight to load.
-        reset: Paths of the weights to initialise anew.
-        notes: Reasons why the outputs may differ from those of the source.
+        config: Configuration of the model.
+        head, position_resize, patch_resize: See `from_checkpoint`.
+        is_new: Whether the model is new; its first layer is then adapted if
+            its images are normalised in another way than those of the file.
+
+    Raises:
+        ValueError: If weights do not fit. The message names all of them.
     """
 
-    found: Found
-    steps: list[Step]
-    reset: list[str]
-    notes: tuple[str, ...]
-
-    @property
-    def used(self) -> tuple[str, ...]:
-        """The names in the file of the arrays to read."""
+    def __init__(
+        self,
+        found: Found,
+        config: ViTConfig,
+        head: str = "auto",
+        position_resize: str | None = None,
+        patch_resize: str | None = None,
+        is_new: bool = False,
+    ):
+        pick(HEADS, head, "head")
+        for name, rule in (
+            ("position_resize", position_resize),
+            ("patch_resize", patch_resize),
+        ):
+            if rule is not None:
+                pick(RESIZES, rule, name)
+        self.found, self.config = found, config
+        self.position_resize = position_resize or found.config.position_resize
+        self.patch_resize = patch_resize
+        # The shape and the arrays in the file of each weight.
+        self.stored = {
+            path: (*parts[0].shape[:-1], parts[0].shape[-1] * len(parts))
+            for path, parts in found.parts.items()
+        }
+        self.places = {
+            path: tuple(found.places.get(part.name) for part in parts)
+            for path, parts in found.parts.items()
+        }
+        theirs, ours = found.preprocessing, config.preprocessing
+        # A stem pads its images with zeros and standardises its kernels, and a
+        # projection without a bias cannot add a constant. A source may lack
+        # the bias.
+        self.is_renormalized = (
+            is_new
+            and theirs is not None
+            and theirs.normalization != ours.normalization
+            and config.stem_stages is None
+            and config.use_patch_bias
+            and len(ours.mean) in (1, found.config.channels)
+        )
+        shapes = shapes_of(config)
+        self.reset = self._new_head(shapes, head)
+        self.steps, problems = [], []
+        for path in (path for path in shapes if path not in self.reset):
+            try:
+                self.steps.append(self._step(path, shapes[path]))
+            except ValueError as error:
+                problems.append(str(error))
+        problems += [
+            f"{found.stored(path)} has no place in the model"
+            for path in found.parts
+            if path not in shapes and not path.startswith(HEAD_LAYERS)
+        ]
+        heads = found.config.num_heads, config.num_heads
+        if heads[0] != heads[1]:
+            problems.append(f"it has {heads[0]} heads and the model {heads[1]}")
+        if problems:
+            different = [
+                f"{name}={getattr(found.config, name)!r}"
+                for name in STRUCTURE
+                if getattr(found.config, name) != getattr(config, name)
+            ]
+            advice = f" The model it holds has {', '.join(different)}."
+            raise ValueError(
+                f"{found.file.path} does not fit the model: "
+                f"{'; '.join(problems)}.{advice if different else ''}"
+            )
         places = (place for step in self.steps for place in step.places)
-        return tuple(dict.fromkeys(place[0] for place in places if place))
+        # The names in the file of the arrays to read.
+        self.used = tuple(dict.fromkeys(place[0] for place in places if place))
 
-    def load(self, model: keras.Model) -> LoadReport:
-        """Load the weights; return the report.
+    def load(self, model: keras.Model, notes: Iterable[str] = ()) -> LoadReport:
+        """Load the weights; return the report, with `notes` before its own.
 
         The model keeps the report and the dialect of the file.
         """
-        found, notes, stacks = self.found, list(self.notes), {}
+        found, stacks = self.found, {}
+        notes = [*notes, *self._differences()]
         weights = {weight.path: weight for weight in model.weights}
         # Weights that share a stacked array follow each other, so each array
         # is read once and few are in memory at a time.
@@ -393,109 +442,240 @@ class Plan(NamedTuple):
                 arrays.append(stacks[name][index])
         return arrays
 
+    def _new_head(self, shapes, head) -> list[str]:
+        """Return the weights of the head to initialise anew.
 
-def make_plan(
-    found: Found,
-    config: ViTConfig,
-    head: str = "auto",
-    position_resize: str | None = None,
-    patch_resize: str | None = None,
-    renormalize: bool = False,
-) -> Plan:
-    """Return the plan to load a file into the model of `config`.
-
-    With `renormalize`, the first layer is adapted if the images of the model
-    are normalised in another way than those of the file.
-
-    Raises:
-        ValueError: If weights do not fit. The message names all of them.
-    """
-    pick(HEADS, head, "head")
-    for name, rule in (
-        ("position_resize", position_resize),
-        ("patch_resize", patch_resize),
-    ):
-        if rule is not None:
-            pick(RESIZES, rule, name)
-    shapes = shapes_of(config)
-    reset = _new_head(found, shapes, head)
-    method = position_resize or found.config.position_resize
-    theirs, ours = found.config, config
-    pair = found.preprocessing, config.preprocessing
-    if not (renormalize and _can_renormalize(found, config)):
-        pair = ()
-    problems, steps = [], []
-    for path, shape in shapes.items():
-        if path in reset:
-            continue
-        try:
-            steps.append(
-                _plan_weight(
-                    found, config, path, shape, method, patch_resize, pair
-                )
+        The pre-logits layer and the classifier are loaded together, because a
+        classifier is trained on the outputs of the layer before it.
+        """
+        held, wanted = (
+            {
+                path: row
+                for path, row in rows.items()
+                if path.startswith(HEAD_LAYERS)
+            }
+            for rows in (self.stored, shapes)
+        )
+        if head == "strict" and held != wanted:
+            raise ValueError(
+                f"{self.found.file.path} does not fit the model with "
+                f"`head='strict'`: its head is {held or 'missing'}, that of "
+                f"the model is {wanted or 'missing'}."
             )
-        except ValueError as error:
-            problems.append(str(error))
-    problems += [
-        f"{found.stored(path)} has no place in the model"
-        for path in found.parts
-        if path not in shapes and not _is_of_head(path)
-    ]
-    if theirs.num_heads != ours.num_heads:
-        problems.append(
-            f"it has {theirs.num_heads} heads and the model {ours.num_heads}"
+        if head == "reset":
+            return list(wanted)
+        if held == wanted:
+            return []
+        # Another number of classes, or none: the pre-logits layer stays.
+        before, now = (
+            {path: row for path, row in rows.items() if "pre_logits" in path}
+            for rows in (held, wanted)
         )
-    if problems:
-        different = [
-            f"{name}={getattr(theirs, name)!r}"
-            for name in STRUCTURE
-            if getattr(theirs, name) != getattr(ours, name)
-        ]
-        advice = f" The model it holds has {', '.join(different)}."
-        raise ValueError(
-            f"{found.file.path} does not fit the model: {'; '.join(problems)}."
-            f"{advice if different else ''}"
-        )
-    notes = [*_describe_mismatches(theirs, ours)]
-    if found.preprocessing and not pair:
-        notes += _describe_images(found, config)
-    return Plan(found, steps, reset, tuple(notes))
+        return [path for path in wanted if path not in now or before != now]
+
+    def _step(self, path, shape) -> Step:
+        """Return the step of one weight."""
+        found, config = self.found, self.config
+        if path == PATCH_BIAS and self.is_renormalized:
+            return self._step_of_patch_bias()
+        if path not in found.parts:
+            lacks_bias = found.config.qkv_bias == "none"
+            if path == PATCH_BIAS or (
+                path.endswith("/attention/qkv/bias") and lacks_bias
+            ):
+                return Step(path, (), lambda arrays: np.zeros(shape, "float32"))
+            raise ValueError(f"{path} is missing in the file")
+        if path == POSITION_TABLE:
+            return self._step_of_positions()
+        if (
+            path.endswith("/token")
+            and found.num_prefix_rows
+            and not config.use_prefix_positions
+        ):
+            return self._step_of_token(path)
+        parts, stored = found.parts[path], self.stored[path]
+        changes, texts, method = [], [], self.position_resize
+        old, new = found.config.grid_size, config.grid_size
+        if path.endswith("/table") and old != new:
+            changes.append(lambda x: resize_distances(x, old, new, method))
+            texts.append(GRIDS.format(path, *old, *new, method))
+            counts = [(2 * h - 1) * (2 * w - 1) for h, w in (old, new)]
+            stored = (stored[0] + counts[1] - counts[0], *stored[1:])
+        if path == PATCHES and self.is_renormalized:
+            before, after = found.preprocessing, config.preprocessing
+            scale = np.divide(after.deviation, before.deviation)
+            scale = np.reshape(scale, (-1, 1)).astype("float32")
+            changes.append(lambda kernel: kernel * scale)
+            texts.append(
+                f"{path}: normalisation {before.normalization!r} to "
+                f"{after.normalization!r}"
+            )
+        if path == ROOT or path == PATCHES and found.config.stem_stages is None:
+            if stored[2] != shape[2]:
+                changes.append(lambda x: adapt_channels(x, shape[2]))
+                count = f"{stored[2]} input channels to {shape[2]}"
+                texts.append(f"{path}: {count}")
+                stored = (*stored[:2], shape[2], stored[3])
+        if path in (PATCHES, ROOT) and stored[:2] != shape[:2]:
+            rule = self.patch_resize
+            sizes = "{}x{}".format(*stored), "{}x{}".format(*shape)
+            if rule is None:
+                raise ValueError(
+                    f"{found.stored(path)} has patches of {sizes[0]} and the "
+                    f"model of {sizes[1]}; pass `patch_resize=` to resize them"
+                )
+            changes.append(lambda x: resize_patch_kernel(x, shape[0], rule))
+            texts.append(f"{path}: {sizes[0]} pixels to {sizes[1]} ({rule})")
+            stored = (*shape[:2], *stored[2:])
+        if stored != shape:
+            raise ValueError(
+                f"{found.stored(path)} is {stored} and the model has {shape}"
+            )
+
+        def make(arrays):
+            weight = _join(parts, arrays)
+            for change in changes:
+                weight = change(weight)
+            return weight
+
+        return Step(path, self.places[path], make, tuple(texts))
+
+    def _step_of_patch_bias(self) -> Step:
+        """Return the step of the bias for images of another normalisation.
+
+        For pixels p as fractions of 255, the source reads (p - m) / d and the
+        model (p - m') / d' =: u. So p = u d' + m', and the source computes
+            sum_c W_c (u_c d'_c + m'_c - m_c) / d_c + b,
+        which is a projection of u with other kernels and another bias. Without
+        a bias in the source, it is the constant alone.
+        """
+        theirs, ours = self.found.preprocessing, self.config.preprocessing
+        kernel = self.found.parts[PATCHES]
+        bias = self.found.parts.get(PATCH_BIAS)
+        offset = np.subtract(ours.mean, theirs.mean) / theirs.deviation
+
+        def make(arrays):
+            weight, bias_arrays = arrays[: len(kernel)], arrays[len(kernel) :]
+            weight = _join(kernel, weight)
+            sums = weight.sum(axis=(0, 1), dtype="float64")  # (C, D)
+            constant = np.broadcast_to(offset, len(sums)) @ sums
+            constant = constant.astype(weight.dtype)
+            return constant + (_join(bias, bias_arrays) if bias else 0)
+
+        places = (*self.places[PATCHES], *self.places.get(PATCH_BIAS, ()))
+        return Step(PATCH_BIAS, places, make)
+
+    def _step_of_positions(self) -> Step:
+        found, config, path = self.found, self.config, POSITION_TABLE
+        method = self.position_resize
+        old, new = found.config.grid_size, config.grid_size
+        if found.config.width != config.width:
+            raise ValueError(
+                f"{found.stored(path)} has the width {found.config.width} and "
+                f"the model {config.width}"
+            )
+        wanted = config.use_prefix_positions * config.num_prefix_tokens
+        kept = min(wanted, found.num_prefix_rows)
+
+        def make(arrays):
+            table = arrays[0].reshape(-1, config.width)
+            # Tokens without positions in the file get rows of zeros.
+            no_rows = np.zeros((wanted - kept, config.width), table.dtype)
+            patches = table[-math.prod(old) :]
+            table = np.concatenate([table[:kept], no_rows, patches])
+            return resize_positions(table, old, new, method)
+
+        texts = [GRIDS.format(path, *old, *new, method)] if old != new else ()
+        return Step(path, self.places[path], make, tuple(texts))
+
+    def _step_of_token(self, path) -> Step:
+        """Return the step of tokens, with their positions added.
+
+        A model that adds positions to the patches alone has no rows for them.
+        """
+        theirs, first = self.found.config, 0
+        for name, count in (
+            ("class_token/token", int(theirs.use_class_token)),
+            ("distillation_token/token", int(theirs.use_distillation_token)),
+            ("registers/token", theirs.num_registers),
+        ):
+            if name == path:
+                break
+            first += count
+        rows = range(first, min(first + count, self.found.num_prefix_rows))
+
+        def make(arrays):
+            tokens, table = arrays
+            tokens = tokens.reshape(1, count, theirs.width).copy()
+            tokens[0, : len(rows)] += table.reshape(-1, theirs.width)[rows]
+            return tokens
+
+        places = (*self.places[path], *self.places[POSITION_TABLE])
+        return Step(path, places, make)
+
+    def _differences(self) -> Iterator[str]:
+        """Yield the reasons why outputs differ from those of the source."""
+        found, config = self.found, self.config
+        for field in COMPARED:
+            source, model = getattr(found.config, field), getattr(config, field)
+            if field in ROTARY_CHOICES and config.rotary_positions == "none":
+                continue
+            if source == model or field == "pooling" and not config.num_classes:
+                continue
+            yield (
+                f"The source computes with {field}={source!r}, the model with "
+                f"{field}={model!r}, so outputs differ. Build the model with "
+                f"`{field}={source!r}` to match it."
+            )
+        theirs, ours = found.preprocessing, config.preprocessing
+        if theirs is None or self.is_renormalized:
+            return
+        mode, own = theirs.normalization, ours.normalization
+        start = f"{found.file.path} was trained with images "
+        if mode != own:
+            advice = "model=model)`"
+            if len(theirs.mean) in (1, config.channels):
+                advice = f"mode={mode!r})`, or build the model with that "
+                advice += "`preprocessing`"
+            yield (
+                f"{start}of {len(theirs.mean)} channels, normalised by "
+                f"{mode!r}. The model is built for {config.channels} channels "
+                f"and {own!r}, and its weights are not adapted to that, so the "
+                "outputs for equal images differ. Call "
+                f"`keras_vit.preprocess_input(images, {advice}."
+            )
+        elif mode != "vit":
+            yield (
+                f"{start}normalised in another way than the default of "
+                "`preprocess_input`. Call "
+                "`keras_vit.preprocess_input(images, model=model)`, or pass "
+                "`preprocessing='vit'` to adapt the weights to the default."
+            )
 
 
-def _is_of_head(path):
-    return path.split("/")[0] in HEAD_LAYERS
+def _join(parts, arrays) -> np.ndarray:
+    """Return the weight whose parts are the arrays of the file.
 
-
-def _new_head(found, shapes, head) -> list[str]:
-    """Return the weights of the head to initialise anew.
-
-    The pre-logits layer and the classifier are loaded together, because a
-    classifier is trained on the outputs of the layer before it.
+    A transposed matrix is copied in row order, block by block: a block fits
+    into the cache, so this is twice as fast as a single copy.
     """
-    wanted = {path: shapes[path] for path in shapes if _is_of_head(path)}
-    held = {
-        path: _whole_shape(parts)
-        for path, parts in found.parts.items()
-        if _is_of_head(path)
-    }
-    if head == "strict" and held != wanted:
-        raise ValueError(
-            f"{found.file.path} does not fit the model with `head='strict'`: "
-            f"its head is {held or 'missing'}, that of the model is "
-            f"{wanted or 'missing'}."
-        )
-    if head == "reset":
-        return list(wanted)
-    if held == wanted:
-        return []
-    # Another number of classes, or none: the pre-logits layer stays.
-    before, now = (
-        {path: shape for path, shape in rows.items() if "pre_logits" in path}
-        for rows in (held, wanted)
-    )
-    return [path for path in wanted if path not in now or before != now]
+    pieces = []
+    for part, array in zip(parts, arrays):
+        if array is None:
+            piece = np.zeros(part.shape, "float32")
+        else:
+            piece = part.form.to_ours(array, part.shape)
+        if piece.ndim == 2 and not piece.flags.c_contiguous:
+            columns, piece = piece, np.empty(piece.shape, piece.dtype)
+            for start in range(0, piece.shape[1], 64):
+                block = slice(start, start + 64)
+                piece[:, block] = columns[:, block]
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=-1)
 
 
+# The text of a report on a table: its path, its old and new grid and the rule.
+GRIDS = "{}: {}x{} patches to {}x{} ({})"
 # Fields of ViTConfig that determine which weights exist.
 STRUCTURE = (
     "width",
@@ -514,253 +694,6 @@ RENAMED_FIELDS = {
     "include_top": "classes",
     "input_shape": "image_size",
 }
-
-
-# ---------------------------------------------------------------- the weights
-
-
-def _plan_weight(found, config, path, shape, method, patch_resize, pair):
-    """Return the step of one weight.
-
-    `method` is for positions; without `patch_resize`, other patches are
-    refused. `pair` is the preprocessing of source and model, if the first layer
-    is adapted to the latter.
-    """
-    if path == PATCH_BIAS and pair:
-        return _shift_patch_bias(found, *pair)
-    if path not in found.parts:
-        lacks_bias = found.config.qkv_bias == "none"
-        if path == PATCH_BIAS or (
-            path.endswith("/attention/qkv/bias") and lacks_bias
-        ):
-            return Step(path, (), lambda arrays: np.zeros(shape, "float32"))
-        raise ValueError(f"{path} is missing in the file")
-    if path == POSITION_TABLE:
-        return _plan_positions(found, config, method)
-    if (
-        path.endswith("/token")
-        and found.num_prefix_rows
-        and not config.use_prefix_positions
-    ):
-        return _plan_token(found, path)
-    parts, changes, texts = found.parts[path], [], []
-    stored = _whole_shape(parts)
-    old, new = found.config.grid_size, config.grid_size
-    if path.endswith("/table") and old != new:
-        changes.append(lambda table: resize_distances(table, old, new, method))
-        texts.append(f"{path}: {_by(old)} patches to {_by(new)} ({method})")
-        counts = [(2 * h - 1) * (2 * w - 1) for h, w in (old, new)]
-        stored = (stored[0] + counts[1] - counts[0], *stored[1:])
-    if path in (PATCHES, ROOT) and pair:
-        scale = np.divide(pair[1].deviation, pair[0].deviation)
-        scale = np.reshape(scale, (-1, 1)).astype("float32")
-        changes.append(lambda kernel: kernel * scale)
-        names = " to ".join(repr(row.normalization) for row in pair)
-        texts.append(f"{path}: normalisation {names}")
-    if path == ROOT or path == PATCHES and found.config.stem_stages is None:
-        if stored[2] != shape[2]:
-            changes.append(lambda kernel: adapt_channels(kernel, shape[2]))
-            texts.append(f"{path}: {stored[2]} input channels to {shape[2]}")
-            stored = (*stored[:2], shape[2], stored[3])
-    if path in (PATCHES, ROOT) and stored[:2] != shape[:2]:
-        sizes = _by(stored[:2]), _by(shape[:2])
-        if patch_resize is None:
-            raise ValueError(
-                f"{found.stored(path)} has patches of {sizes[0]} and the "
-                f"model of {sizes[1]}; pass `patch_resize=` to resize them"
-            )
-        changes.append(
-            lambda kernel: resize_patch_kernel(kernel, shape[0], patch_resize)
-        )
-        texts.append(
-            f"{path}: {sizes[0]} pixels to {sizes[1]} ({patch_resize})"
-        )
-        stored = (*shape[:2], *stored[2:])
-    if stored != shape:
-        raise ValueError(
-            f"{found.stored(path)} is {stored} and the model has {shape}"
-        )
-
-    def make(arrays):
-        weight = _join(parts, arrays)
-        for change in changes:
-            weight = change(weight)
-        return weight
-
-    return Step(path, _places(found, path), make, tuple(texts))
-
-
-def _by(sizes) -> str:
-    return "x".join(map(str, sizes))
-
-
-def _whole_shape(parts) -> tuple:
-    """Return the shape of the weight that consists of `parts`."""
-    return (*parts[0].shape[:-1], parts[0].shape[-1] * len(parts))
-
-
-def _places(found, path) -> tuple:
-    return tuple(found.places.get(part.name) for part in found.parts[path])
-
-
-def _join(parts, arrays) -> np.ndarray:
-    """Return the weight whose parts are the arrays of the file."""
-    pieces = [
-        np.zeros(part.shape, "float32")
-        if array is None
-        else _in_rows(part.form.to_ours(array, part.shape))
-        for part, array in zip(parts, arrays)
-    ]
-    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=-1)
-
-
-def _in_rows(array) -> np.ndarray:
-    """Return a transposed matrix in row order, copied block by block.
-
-    A block fits into the cache, so this is twice as fast as a single copy.
-    """
-    if array.ndim != 2 or array.flags.c_contiguous:
-        return array
-    copy = np.empty(array.shape, array.dtype)
-    for start in range(0, array.shape[1], 64):
-        block = slice(start, start + 64)
-        copy[:, block] = array[:, block]
-    return copy
-
-
-def _can_renormalize(found, config) -> bool:
-    """Return whether a model can read other numbers than its source, exactly.
-
-    A stem pads its images with zeros and standardises its kernels, and a
-    projection without a bias cannot add a constant. A source may lack the
-    bias.
-    """
-    theirs, ours = found.preprocessing, config.preprocessing
-    return (
-        theirs is not None
-        and theirs.normalization != ours.normalization
-        and config.stem_stages is None
-        and config.use_patch_bias
-        and len(ours.mean) in (1, found.config.channels)
-    )
-
-
-def _shift_patch_bias(found, theirs, ours) -> Step:
-    """Return the step of the bias for images of another normalisation.
-
-    For pixels p as fractions of 255, the source reads (p - m) / d and the model
-    (p - m') / d' =: u. So p = u d' + m', and the source computes
-        sum_c W_c (u_c d'_c + m'_c - m_c) / d_c + b,
-    which is a projection of u with other kernels and another bias. Without a
-    bias in the source, it is the constant alone.
-    """
-    kernel, bias = found.parts[PATCHES], found.parts.get(PATCH_BIAS)
-    offset = np.subtract(ours.mean, theirs.mean) / theirs.deviation
-
-    def make(arrays):
-        weight = _join(kernel, arrays[: len(kernel)])
-        sums = weight.sum(axis=(0, 1), dtype="float64")  # (C, D)
-        constant = np.broadcast_to(offset, len(sums)) @ sums
-        constant = constant.astype(weight.dtype)
-        return constant + (_join(bias, arrays[len(kernel) :]) if bias else 0)
-
-    places = _places(found, PATCHES)
-    places += _places(found, PATCH_BIAS) if bias else ()
-    return Step(PATCH_BIAS, places, make)
-
-
-def _plan_positions(found, config, method) -> Step:
-    old, new = found.config.grid_size, config.grid_size
-    if found.config.width != config.width:
-        raise ValueError(
-            f"{found.stored(POSITION_TABLE)} has the width "
-            f"{found.config.width} and the model {config.width}"
-        )
-    wanted = config.use_prefix_positions * config.num_prefix_tokens
-    kept = min(wanted, found.num_prefix_rows)
-
-    def make(arrays):
-        table = arrays[0].reshape(-1, config.width)
-        # Tokens without positions in the file get rows of zeros.
-        no_rows = np.zeros((wanted - kept, config.width), table.dtype)
-        patches = table[-math.prod(old) :]
-        table = np.concatenate([table[:kept], no_rows, patches])
-        return resize_positions(table, old, new, method)
-
-    text = f"{POSITION_TABLE}: {_by(old)} patches to {_by(new)} ({method})"
-    places = _places(found, POSITION_TABLE)
-    return Step(POSITION_TABLE, places, make, (text,) if old != new else ())
-
-
-def _plan_token(found, path) -> Step:
-    """Return the step of tokens, with their positions added.
-
-    A model that adds positions to the patches alone has no rows for them.
-    """
-    theirs, first = found.config, 0
-    for name, count in (
-        ("class_token/token", int(theirs.use_class_token)),
-        ("distillation_token/token", int(theirs.use_distillation_token)),
-        ("registers/token", theirs.num_registers),
-    ):
-        if name == path:
-            break
-        first += count
-    rows = range(first, min(first + count, found.num_prefix_rows))
-
-    def make(arrays):
-        tokens, table = arrays
-        tokens = tokens.reshape(1, count, theirs.width).copy()
-        tokens[0, : len(rows)] += table.reshape(-1, theirs.width)[rows]
-        return tokens
-
-    places = (*_places(found, path), *_places(found, POSITION_TABLE))
-    return Step(path, places, make)
-
-
-# ----------------------------------------------- differences from the source
-
-
-def _describe_mismatches(theirs: ViTConfig, ours: ViTConfig) -> Iterator[str]:
-    """Yield the reasons why a model computes other outputs than its source."""
-    for field in COMPARED:
-        source, model = getattr(theirs, field), getattr(ours, field)
-        if field in ROTARY_CHOICES and ours.rotary_positions == "none":
-            continue
-        if source == model or (field == "pooling" and not ours.num_classes):
-            continue
-        yield (
-            f"The source computes with {field}={source!r}, the model with "
-            f"{field}={model!r}, so outputs differ. Build the model with "
-            f"`{field}={source!r}` to match it."
-        )
-
-
-def _describe_images(found, config) -> Iterator[str]:
-    """Yield a note if the images of a model need attention."""
-    theirs, ours = found.preprocessing, config.preprocessing
-    mode, own = theirs.normalization, ours.normalization
-    start = f"{found.file.path} was trained with images "
-    if mode != own:
-        advice = "model=model)`"
-        if len(theirs.mean) in (1, config.channels):
-            advice = f"mode={mode!r})`, or build the model with that "
-            advice += "`preprocessing`"
-        yield (
-            f"{start}of {len(theirs.mean)} channels, normalised by {mode!r}. "
-            f"The model is built for {config.channels} channels and {own!r}, "
-            "and its weights are not adapted to that, so the outputs for equal "
-            f"images differ. Call `keras_vit.preprocess_input(images, {advice}."
-        )
-    elif mode != "vit":
-        yield (
-            f"{start}normalised in another way than the default of "
-            "`preprocess_input`. Call "
-            "`keras_vit.preprocess_input(images, model=model)`, or pass "
-            "`preprocessing='vit'` to adapt the weights to the default."
-        )
-
-
 ROTARY_CHOICES = (
     "rotary_temperature",
     "rotary_axes",

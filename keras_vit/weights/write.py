@@ -9,7 +9,8 @@ import functools
 import logging
 import os
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,9 +40,12 @@ from keras_vit.weights.images import BESIDE
 
 logger = logging.getLogger(__name__)
 
-# Name in the file -> function that computes the array. Arrays are computed one
-# at a time, so they are never all in memory.
-Arrays = dict[str, Callable[[], np.ndarray]]
+
+class Array(NamedTuple):
+    """An array to write, computed in its turn: never are all in memory."""
+
+    shape: tuple[int, ...]
+    make: Callable[[], np.ndarray]
 
 
 def save_checkpoint(
@@ -87,32 +91,63 @@ def save_checkpoint(
     family = LAYOUTS[layout]
     ending = _pick_ending(path, endings, layout)
     config = _stored_config(model.config, family)
+    # The settings that names and shapes do not determine.
+    about = {
+        "num_heads": config.num_heads,
+        "image_size": list(config.image_size),
+        "gelu": config.activation,
+        "layer_norm_epsilon": config.layer_norm_epsilon,
+        "pooling": config.pooling,
+        "position_embedding": config.position_embedding,
+        "stem_epsilons": config.stem_epsilons,
+        "preprocessing": dataclasses.asdict(config.preprocessing),
+    }
     try:
-        jsons = family.write(config)
-        names, required = family.written_by(config)
-        notes = _check_readable(family, names, config, jsons, not ending)
-        if not ending and not jsons:
+        written = family.write(config)
+        parts = written.names.names(config)
+        notes = _check_readable(written, parts, config, about, not ending)
+        if not ending and not written.files:
             raise ValueError(
                 "it has no configuration file for hybrids; write the model to "
                 "a `.safetensors` file"
             )
-        arrays = _arrays(model, names, config)
+        values = merged_values(model)
+        for path in written.drops:
+            if values[path]().any():
+                raise ValueError(
+                    f"its class has no {path}, and that of the model is not "
+                    "zero"
+                )
     except ValueError as error:
         raise ValueError(
             f"{family.title} cannot express this model: "
             f"{str(error).rstrip('.')}. Received: layout={layout!r}"
         ) from error
-    dialect = _pick_dialect(model, layout, family, required, dialect)
-    arrays = _to_dialect(arrays, dialect, endings[ending])
+    dialect = _pick_dialect(model, layout, family, written.dialect, dialect)
+    arrays = _arrays(model, values, written, parts, dialect, config)
+    arrays = {endings[ending] + name: row for name, row in arrays.items()}
     if ending:
-        _write_file(path, arrays, config)
+        _write_file(path, arrays, about)
     else:
-        _write_folder(path, arrays, config, jsons)
-        notes = [*family.notes(config), *notes]
-    notes = (*_notes(model.config, ending), *notes)
+        _write_folder(path, arrays, about, written.files)
+        notes = [*written.notes, *notes]
+    settings = model.config.preprocessing
+    if model.config.num_classes and model.config.classifier_activation:
+        notes.insert(
+            0,
+            f"the model ends in {model.config.classifier_activation}; the "
+            "file has no activation, so its readers return logits",
+        )
+    if ending and settings.normalization != "vit":
+        notes.insert(
+            0,
+            "only this package reads in the file that images are normalised "
+            f"by {settings.normalization!r}: mean {settings.mean}, deviation "
+            f"{settings.deviation}",
+        )
     for note in notes:
         logger.warning("%s: %s", path, note)
-    return notes
+    return tuple(notes)
 
 
 def _pick_ending(path, endings, layout) -> str:
@@ -168,21 +203,20 @@ def _stored_config(config, family: Family) -> ViTConfig:
     return dataclasses.replace(config, **changes)
 
 
-def _check_readable(family, names, config, jsons, is_folder) -> list[str]:
+def _check_readable(written, parts, config, about, is_folder) -> list[str]:
     """Return notes on what readers of a file compute in another way.
 
     Raises:
         ValueError: If readers would compute another model.
     """
-    shapes = Shapes(
-        names,
-        {
-            part.name: part.shape_in_file(config.num_heads)
-            for parts in names.names(config).values()
-            for part in parts
-        },
-    )
-    found = names.read(jsons.get("config.json", _own_json(config)), shapes)
+    family = written.names
+    by_name = {
+        part.name: part.shape_in_file(config.num_heads)
+        for row in parts.values()
+        for part in row
+    }
+    shapes = Shapes(family, by_name)
+    found = family.read(written.files.get("config.json", about), shapes)
     if shapes.questions:
         raise ValueError(" ".join(shapes.questions))
     theirs = _told_fields(found, config)
@@ -193,15 +227,15 @@ def _check_readable(family, names, config, jsons, is_folder) -> list[str]:
     ]
     if different:
         raise ValueError(f"the model has {'; '.join(different)}")
-    notes, computed = [], family.computes(config)
+    notes = []
     for field, advice in DIFFERENCES.items():
         ours = getattr(config, field)
-        theirs = computed.get(field, getattr(family, field))
+        theirs = written.computes.get(field, getattr(family, field))
         if is_folder:
             theirs = getattr(found, field)
         is_used = field != "stem_epsilons" or config.stem_stages is not None
         if ours != theirs and is_used:
-            advice = advice.format(theirs) or family.advise(field, ours)
+            advice = advice.format(theirs) or written.advice.get(field, "")
             notes.append(
                 f"the model has {field}={ours!r} and {family.title} "
                 f"{theirs!r}, so outputs differ. {advice}".rstrip()
@@ -251,22 +285,6 @@ def _told_fields(found: ViTConfig, config: ViTConfig) -> dict:
     }
 
 
-def _notes(config, is_file) -> Iterator[str]:
-    """Yield notes on settings that do not change the outputs of the weights."""
-    settings = config.preprocessing
-    if is_file and settings.normalization != "vit":
-        yield (
-            "only this package reads in the file that images are normalised "
-            f"by {settings.normalization!r}: mean {settings.mean}, deviation "
-            f"{settings.deviation}"
-        )
-    if config.num_classes and config.classifier_activation:
-        yield (
-            f"the model ends in {config.classifier_activation}; the file has "
-            "no activation, so its readers return logits"
-        )
-
-
 # Fields that a file cannot record, and what to do about a difference.
 DIFFERENCES = {
     "activation": "",
@@ -301,71 +319,68 @@ WRITERS = {
 # --------------------------------------------------------------------- arrays
 
 
-def _arrays(model, family: Family, config) -> Arrays:
-    """Return functions that compute the arrays, by name in the family."""
-    values = merged_values(model)
+def _arrays(model, values, written, parts, dialect, config) -> dict[str, Array]:
+    """Return the arrays to write, by name in the file without its prefix."""
+    arrays, values = {}, dict(values)
     if config.position_embedding == "learned":
-        _add_positions(values, model, family, config)
-    arrays, dropped = {}, family.drops(config)
-    for path, parts in family.names(config).items():
-        value = values.get(path)
-        if path in dropped:
-            if value().any():
-                raise ValueError(
-                    f"its class has no {path}, and that of the model is not "
-                    "zero"
-                )
-            continue
-        for index, part in enumerate(parts):
-            arrays[part.name] = functools.partial(
-                _make, value, part, len(parts), index, config.num_heads
+        values |= _positions(model, values, written, config)
+        table = values[POSITION_TABLE]()
+        [part] = parts[POSITION_TABLE]
+        parts = {**parts, POSITION_TABLE: [part._replace(shape=table.shape)]}
+    for path, row in parts.items():
+        for index, part in enumerate(() if path in written.drops else row):
+            # A weight that the model lacks is zero.
+            value = values.get(
+                path, functools.partial(np.zeros, part.shape, "float32")
             )
-    for name, axis in family.stacks.items():
-        makes = [arrays.pop(n) for n in list(arrays) if n.startswith(name)]
-        if makes:
-            arrays[name] = functools.partial(_stack, makes, axis)
-    for name, rows in family.joins.items():
+            count = len(row) if path in values else 1
+            arrays[part.name] = Array(
+                part.shape_in_file(config.num_heads),
+                functools.partial(
+                    _make, value, part.form, count, index, config.num_heads
+                ),
+            )
+    for name, axis in written.names.stacks.items():
+        rows = [arrays.pop(n) for n in list(arrays) if n.startswith(name)]
+        if rows:
+            arrays[name] = _stack(rows, axis)
+    for name, rows in written.names.joins.items():
         if rows[0] in arrays:
-            makes = [arrays.pop(row) for row in rows]
-            arrays[name] = functools.partial(_concatenate, makes)
-    for name, shape in family.adds(config).items():
-        arrays[name] = functools.partial(np.zeros, shape, "float32")
-    return arrays
-
-
-def _make(value, part, count, index, num_heads) -> np.ndarray:
-    """Compute an array, one of `count` side by side; zeros without a value."""
-    if value is None:
-        array = np.zeros(part.shape, "float32")
-    else:
-        array = value()
-        array = np.split(array, count, axis=-1)[index] if count > 1 else array
-    return part.form.to_file(array, num_heads)
-
-
-def _stack(makes, axis) -> np.ndarray:
-    return np.stack([make() for make in makes], axis)
-
-
-def _concatenate(makes) -> np.ndarray:
-    return np.concatenate([make() for make in makes])
-
-
-def _to_dialect(arrays: Arrays, dialect: Dialect, prefix: str) -> Arrays:
-    """Return arrays with the names and the stacks of a dialect."""
-    arrays = {rename(n, dialect.changes): make for n, make in arrays.items()}
+            rows = [arrays.pop(row) for row in rows]
+            arrays[name] = Array(
+                (sum(row.shape[0] for row in rows), *rows[0].shape[1:]),
+                lambda rows=rows: np.concatenate([r.make() for r in rows]),
+            )
+    for name, shape in written.adds.items():
+        arrays[name] = Array(
+            shape, functools.partial(np.zeros, shape, "float32")
+        )
+    arrays = {rename(n, dialect.changes): row for n, row in arrays.items()}
     blocks = {}
     for name in list(arrays) if dialect.stack else ():
         stacked = rename(name, (dialect.stack,))
         if stacked != name:
             blocks.setdefault(stacked, []).append(arrays.pop(name))
-    for name, makes in blocks.items():
-        arrays[name] = functools.partial(_stack, makes, 0)
-    return {prefix + name: make for name, make in arrays.items()}
+    return arrays | {name: _stack(rows, 0) for name, rows in blocks.items()}
 
 
-def _add_positions(values, model, family: Family, config):
-    """Add the position table of the family to the weights."""
+def _make(value, form, count, index, num_heads) -> np.ndarray:
+    """Compute an array, one of `count` side by side in the weight."""
+    array = value()
+    array = np.split(array, count, axis=-1)[index] if count > 1 else array
+    return form.to_file(array, num_heads)
+
+
+def _stack(rows, axis) -> Array:
+    shape = list(rows[0].shape)
+    shape.insert(axis, len(rows))
+    return Array(
+        tuple(shape), lambda: np.stack([row.make() for row in rows], axis)
+    )
+
+
+def _positions(model, values, written, config) -> dict[str, Callable]:
+    """Return the position table of the family, and a changed class token."""
     patches = int(np.prod(config.grid_size))
     if model.config.position_embedding == "none":
         rows = patches + model.config.use_class_token
@@ -373,34 +388,35 @@ def _add_positions(values, model, family: Family, config):
     else:
         layer = model.get_layer("position_embedding")
         table = as_float32(layer.table(layer.grid_size))  # (T, D)
-    missing = family.prefix_rows(config) + patches - len(table)
+    prefix_rows = written.prefix_rows
+    if prefix_rows is None:
+        prefix_rows = config.use_prefix_positions * config.num_prefix_tokens
+    missing = prefix_rows + patches - len(table)
     no_rows = np.zeros((missing, config.width), table.dtype)
-    table = np.concatenate([no_rows, table])
-    if model.config.use_class_token and family.slots[0][0] == 0:
+    table, changed = np.concatenate([no_rows, table]), {}
+    if model.config.use_class_token and written.names.slots[0][0] == 0:
         # This family adds the positions before it prepends the class token, so
         # the row of the token is added to the token itself.
         slot, table = table[0], table[1:]
         if slot.any():
             token = values["class_token/token"]
-            values["class_token/token"] = lambda: token() + slot
-    values[POSITION_TABLE] = lambda: table
+            changed["class_token/token"] = lambda: token() + slot
+    return {**changed, POSITION_TABLE: lambda: table}
 
 
 # ---------------------------------------------------------- files and folders
 
 
-def _write_file(path, arrays: Arrays, config):
-    # One array at a time, in the order of names.
-    made = ((name, arrays[name]()) for name in sorted(arrays))
-    json = _own_json(config)
+def _write_file(path, arrays, about):
+    made = ((name, arrays[name].make()) for name in sorted(arrays))
     if path.suffix.lower() == ".npz":
-        write_npz(path, made, json)
+        write_npz(path, made, about)
     else:
-        shapes = {name: make().shape for name, make in arrays.items()}
-        write_safetensors(path, made, shapes, json)
+        shapes = {name: row.shape for name, row in arrays.items()}
+        write_safetensors(path, made, shapes, about)
 
 
-def _write_folder(path, arrays: Arrays, config, jsons: dict[str, dict]):
+def _write_folder(path, arrays, about, jsons: dict[str, dict]):
     """Write `model.safetensors` and JSON files."""
     if path.exists() and not path.is_dir():
         raise ValueError(f"`path` must be a folder. Received: {path}")
@@ -414,23 +430,9 @@ def _write_folder(path, arrays: Arrays, config, jsons: dict[str, dict]):
         )
     # All files are complete before the first one replaces an old file.
     with draft_folder(path) as draft:
-        _write_file(draft / WEIGHTS, arrays, config)
+        _write_file(draft / WEIGHTS, arrays, about)
         for name, value in jsons.items():
             write_json(draft / name, value)
         path.mkdir(exist_ok=True)
         for file in sorted(draft.iterdir()):
             os.replace(file, path / file.name)
-
-
-def _own_json(config) -> dict:
-    """Return the settings that names and shapes do not determine."""
-    return {
-        "num_heads": config.num_heads,
-        "image_size": list(config.image_size),
-        "gelu": config.activation,
-        "layer_norm_epsilon": config.layer_norm_epsilon,
-        "pooling": config.pooling,
-        "position_embedding": config.position_embedding,
-        "stem_epsilons": config.stem_epsilons,
-        "preprocessing": dataclasses.asdict(config.preprocessing),
-    }

@@ -594,3 +594,14 @@ def test_a_gigantic_image_allocates_nothing(tmp_path):
         found, _ = found_in(path)
     assert found.config.image_size == (1048568, 1048568)
     assert found.num_parameters < 10**5
+
+
+@pytest.mark.parametrize("descr", ["|V0", "|S0", "<U0"])
+def test_an_array_of_a_type_without_size_is_refused(descr, tmp_path):
+    """Any number of them takes no byte of the file."""
+    header = {"descr": descr, "fortran_order": False, "shape": (2**40,)}
+    with zipfile.ZipFile(tmp_path / "m.npz", "w") as archive:
+        with archive.open("cls.npy", "w") as stream:
+            np.lib.format.write_array_header_1_0(stream, header)
+    with pytest.raises(ValueError, match="m.npz.*cls"):
+        open_file(tmp_path / "m.npz")

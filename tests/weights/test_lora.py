@@ -161,6 +161,18 @@ def test_a_wrong_description_is_refused(path, changes, message):
     assert len(trained(model)) == len(model.weights)
 
 
+def test_an_array_of_whole_numbers_is_refused(path):
+    save_lora(tuned(), path)
+    with safetensors.safe_open(path, "numpy") as file:
+        metadata = file.metadata()
+    arrays = safetensors.numpy.load_file(path)
+    name = next(name for name in arrays if name.endswith("lora_kernel_b"))
+    arrays[name] = np.ones_like(arrays[name], "int32")
+    safetensors.numpy.save_file(arrays, path, metadata)
+    with pytest.raises(ValueError, match="has for lora_kernel_b <i4"):
+        load_lora(make(), path)
+
+
 def test_a_damaged_file_is_refused(path):
     save_lora(tuned(), path)
     path.write_bytes(path.read_bytes()[:-5])

@@ -6,8 +6,13 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_vit import from_checkpoint, load_checkpoint
-from tests.tiny import to_numpy
+from keras_vit import (
+    VisionTransformer,
+    from_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
+from tests.tiny import noise, randomize, tiny_config, to_numpy
 from tests.weights.cases import (
     TIMM,
     TOKEN,
@@ -84,3 +89,39 @@ def test_the_image_size_of_a_root_alone(tmp_path):
     shutil.copy(path_of(name), tmp_path / "m.npz")
     model = from_checkpoint(tmp_path / "m.npz")
     assert model.config.image_size == expected_of(name)["x"].shape[1:3]
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"num_registers": 2, "layer_scale_init": 1e-5},
+        {"num_registers": 2, "use_class_token": False, "pooling": "avg"},
+        {"use_distillation_token": True, "pooling": "distilled"},
+    ],
+    ids=["class token, registers", "registers", "class token, distillation"],
+)
+def test_tokens_of_a_model_without_their_rows_get_their_positions(
+    choices, tmp_path
+):
+    """The rows of the file are added to the tokens, and outputs are equal."""
+    choices = {**choices, "activation": "exact"}
+    source = randomize(VisionTransformer(tiny_config(**choices)))
+    save_checkpoint(source, tmp_path / "m.safetensors", layout="timm")
+    config = tiny_config(**choices, use_prefix_positions=False)
+    model = randomize(VisionTransformer(config), 2)
+    load_checkpoint(model, tmp_path / "m.safetensors")
+    x = noise(2, 32, 32, 3)
+    np.testing.assert_allclose(
+        to_numpy(model(x)), to_numpy(source(x)), rtol=0, atol=1e-5
+    )
+
+
+def test_a_norm_of_the_only_head_is_one_of_the_width(tmp_path):
+    """Names and shapes are equal, and so are outputs."""
+    choices = {"num_heads": 1, "qk_norm": "head", "activation": "exact"}
+    model = randomize(VisionTransformer(tiny_config(**choices)))
+    save_checkpoint(model, tmp_path / "m.safetensors", layout="timm")
+    again, x = from_checkpoint(tmp_path / "m.safetensors"), noise(2, 32, 32, 3)
+    np.testing.assert_allclose(
+        to_numpy(again(x)), to_numpy(model(x)), rtol=0, atol=1e-6
+    )

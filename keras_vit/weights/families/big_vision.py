@@ -66,10 +66,11 @@ class BigVision(Flax):
     # Older files have a row for the class token, even if they have no token.
     slots = ((0, 1), (0, 1))
     no_table = "sincos_2d"
+    other_resizes = (((FLAT_KERNEL,), None, "bilinear_antialias"),)
     endings = {".npz": "params/"}
     poolings = ("token", "avg", "none", "map")
 
-    def prepare(self, shapes):
+    def prepare(self, shapes, json):
         """Name the slices of arrays that stack the weights of all blocks."""
         # A file of big_vision without a table has sine-cosine positions and
         # averages the patches. So one with a class token and names from before
@@ -93,7 +94,3 @@ class BigVision(Flax):
                     raise ValueError(f"{new} is stored twice, once in {name}")
                 renamed[new] = (name, index)
         return renamed
-
-    def resize_of(self, names):
-        """Return the rule of NaFlex for its files."""
-        return "bilinear_antialias" if FLAT_KERNEL in names else None

@@ -28,6 +28,7 @@ from keras_vit.weights.families.inference import (
 )
 
 NOTHING = r"(?!)"
+NUMBER = r"_(\d\d+)(?=_|/|$)"  # Of a block, a stage or a unit in a path.
 POSITION_TABLE = "position_embedding/embedding"
 # Layers that a checkpoint for other classes does not contain.
 HEAD_LAYERS = ("pre_logits", "predictions")
@@ -122,12 +123,30 @@ class Dialect(NamedTuple):
     stack: tuple[str, str] | None = None
 
 
+class Written(NamedTuple):
+    """What a family writes of a model beside its arrays."""
+
+    names: "Family"  # With the variants of the model.
+    files: dict[str, dict] = {}  # The JSON files of a folder, by name.
+    dialect: Dialect | None = None  # None for any of the family.
+    # Rows before the patches in the position table, None for those of the
+    # tokens that have a position.
+    prefix_rows: int | None = None
+    adds: dict[str, tuple] = {}  # Shapes of zeros, used in training only.
+    drops: Collection[str] = ()  # Weights left out; they must be zero.
+    # Fields that the code for a file computes, where not by its defaults, and
+    # how to make it compute others.
+    computes: dict = {}
+    advice: dict[str, str] = {}
+    notes: Iterable[str] = ()  # Differences that change no outputs.
+
+
 class Family:
     """A family of checkpoints: the files that one library writes.
 
     `read` turns the JSON beside a file and the shapes in it into the
     configuration of its model, `names` a configuration into the names of the
-    arrays, and `write` into the JSON files of a folder. A model can be written
+    arrays, and `write` into what is written beside them. A model can be written
     if `read` returns its configuration for what `write` and `names` returned.
     """
 
@@ -156,6 +175,9 @@ class Family:
     stem_epsilons = "official"
     normalization: str | None = "vit"  # None if the family has several.
     position_resize = "official"
+    # Other rules, of the code that wrote a file: names that it has, one that
+    # it lacks, and the rule.
+    other_resizes: tuple[tuple[Collection[str], str | None, str], ...] = ()
     # Rows in the position table before the patches, default first: with a
     # class token, and without; whether a table may lack the default.
     slots: tuple[tuple[int, ...], tuple[int, ...]] = ((1,), (0,))
@@ -179,47 +201,45 @@ class Family:
         found = {}
         for path, shape in shapes_of(config).items():
             layer, _, weight = path.rpartition("/")
-            template, numbers = _split_path(layer)
-            names, row = self.layers.get(template), self.style_of(path)
-            if names is None or row is None:
+            numbers = map(int, re.findall(NUMBER, layer))
+            layer = re.sub(NUMBER, "_#", layer)
+            template = f"{layer}/{weight}"
+            stored, form = self.stored(template, *numbers)
+            if not stored:
                 raise ValueError(f"{self.title} has no name for {path}.")
-            names = (names,) if isinstance(names, str) else names
-            shape = (*shape[:-1], shape[-1] // len(names))
-            optional = weight == "bias" and template.endswith(
+            shape = (*shape[:-1], shape[-1] // len(stored))
+            optional = weight == "bias" and layer.endswith(
                 self.optional_bias or "-"
             )
             found[path] = [
-                Part(
-                    name.format(**numbers) + row[0],
-                    row[1],
-                    shape,
-                    template if optional else "",
-                )
-                for name in names
+                Part(name, form, shape, layer if optional else "")
+                for name in stored
             ]
         return found
 
-    def style_of(self, path: str) -> tuple[str, Form] | None:
-        """Return the ending of the name and the form of a weight, or None."""
-        while path not in self.style:
-            _, slash, path = path.partition("/")
-            if not slash:
-                return None
-        return self.style[path]
+    def stored(self, path: str, *numbers: int) -> tuple[list[str], Form | None]:
+        """Return the names of a weight's arrays and their form.
 
-    def name_of(self, path: str, **numbers) -> str | None:
-        """Return the name of a weight, or of its first part, if it has one.
-
-        `path` has "#" for numbers: `i` of the block; `s`, `u` of a unit.
+        `path` has "#" for `numbers`: that of the block, or those of the stage
+        and the unit. Without a name, the list is empty.
         """
-        layer = path.rpartition("/")[0]
-        name, row = self.layers.get(layer), self.style_of(path)
-        if name is None or row is None:
-            return None
-        index = numbers.get("i", 0)
-        numbers = {"i": index, "_i": f"_{index}" if index else "", **numbers}
-        name = name if isinstance(name, str) else name[0]
-        return name.format(**numbers) + row[0]
+        layer, end = path.rpartition("/")[0], path
+        while end and end not in self.style:
+            end = end.partition("/")[2]
+        if not end or layer not in self.layers:
+            return [], None
+        ending, form = self.style[end]
+        first, unit = (*numbers, 0, 0)[:2]
+        values = {
+            "i": first,
+            # keras-hub and vit-keras omit the number of the first block.
+            "_i": f"_{first}" if first else "",
+            # The official code counts stages and units from one.
+            **{"s": first, "s1": first + 1, "u": unit, "u1": unit + 1},
+        }
+        names = self.layers[layer]
+        names = (names,) if isinstance(names, str) else names
+        return [name.format(**values) + ending for name in names], form
 
     def knows(self, name: str) -> bool:
         """Return whether a model of the family can have an array."""
@@ -234,22 +254,10 @@ class Family:
             for layer in ((names,) if isinstance(names, str) else names)
         )
 
-    def of_file(self, names: Collection[str], json: dict) -> "Family":
-        """Return the family with the variants of a file."""
-        return self._with_variants(
-            lambda row: (
-                row.stated_by(json)
-                or any(re.match(row.shown_by, name) for name in names)
-            )
-        )
-
-    def of_model(self, config: ViTConfig) -> "Family":
-        """Return the family with the variants for the file of a model."""
-        return self._with_variants(lambda row: row.used_by(config))
-
-    def _with_variants(self, is_used):
+    def with_variants(self, variants: Iterable[Variant]) -> "Family":
+        """Return the family with the names of some of its variants."""
         chosen = copy.copy(self)
-        for row in filter(is_used, self.variants):
+        for row in variants:
             layers = {**chosen.layers, **row.layers}
             chosen.layers = {k: v for k, v in layers.items() if v is not None}
             chosen.style = {**chosen.style, **row.style}
@@ -259,11 +267,12 @@ class Family:
 
     read = infer
 
-    def prepare(self, shapes: dict[str, tuple]) -> dict[str, tuple]:
+    def prepare(self, shapes: dict[str, tuple], json: dict) -> dict[str, tuple]:
         """Rename arrays where patterns are not enough.
 
         Args:
             shapes: Shapes in the file, by name.
+            json: The description of the file.
 
         Returns:
             For each new name, the old one and the index in that array, None
@@ -310,55 +319,24 @@ class Family:
         """
         return config
 
-    def resize_of(self, names: Collection[str]) -> str | None:
-        """Return the rule of the code that wrote a file, if names show it."""
-        return None
-
     def unread(self, config: ViTConfig) -> str:
         """Return the pattern of names that the family's code does not read."""
         return NOTHING
 
     # ---------------------------------------------------------------- writing
 
-    def write(self, config: ViTConfig) -> dict[str, dict]:
-        """Return the JSON files of a folder, by name.
+    def write(self, config: ViTConfig) -> Written:
+        """Return what is written of a model beside its arrays.
 
         Raises:
             ValueError: If no class of the family computes such a model.
         """
-        return {}
+        used = [row for row in self.variants if row.used_by(config)]
+        return Written(self.with_variants(used))
 
     def keeps(self, config: ViTConfig) -> Collection[str]:
         """Return fields that a file can state; others are written as zeros."""
         return ()
-
-    def written_by(self, config: ViTConfig) -> tuple["Family", Dialect | None]:
-        """Return the names and the dialect of a model; None for any."""
-        return self.of_model(config), None
-
-    def prefix_rows(self, config: ViTConfig) -> int:
-        """Return the rows before the patches in the table that is written."""
-        return config.use_prefix_positions * config.num_prefix_tokens
-
-    def adds(self, config: ViTConfig) -> dict[str, tuple]:
-        """Return the shapes of arrays of zeros, used in training only."""
-        return {}
-
-    def drops(self, config: ViTConfig) -> Collection[str]:
-        """Return the weights that are not written; they must be zero."""
-        return ()
-
-    def computes(self, config: ViTConfig) -> dict:
-        """Return fields of the code for a file, where not its defaults."""
-        return {}
-
-    def notes(self, config: ViTConfig) -> Iterable[str]:
-        """Yield differences of a folder that change no outputs."""
-        return ()
-
-    def advise(self, field: str, value) -> str:
-        """Return how to make the family's code compute a field, or ""."""
-        return ""
 
     def class_entries(self, names: Sequence[str]) -> dict | None:
         """Return the entries of config.json with the names of the classes.
@@ -444,21 +422,6 @@ def _shapes_of_one_block(config) -> tuple[tuple[str, tuple], ...]:
             return pool.submit(build).result()
         finally:
             random.setstate(state)
-
-
-@functools.lru_cache(maxsize=4096)
-def _split_path(layer: str) -> tuple[str, dict]:
-    """Return the path of a layer with "#" for numbers, and the numbers."""
-    found = [int(number) for number in re.findall(r"_(\d\d+)(?=_|/|$)", layer)]
-    template = re.sub(r"_\d\d+(?=_|/|$)", "_#", layer)
-    if len(found) == 2:
-        stage, unit = found
-        # The official code counts stages and units from one.
-        numbers = {"s": stage, "u": unit, "s1": stage + 1, "u1": unit + 1}
-        return template, numbers
-    index = found[0] if found else 0
-    # keras-hub and vit-keras omit the number of the first block.
-    return template, {"i": index, "_i": f"_{index}" if index else ""}
 
 
 # ----------------------------------------------------------- forms and styles

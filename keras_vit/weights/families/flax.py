@@ -86,7 +86,7 @@ class Flax(Family):
     poolings = ("token", "avg", "none")
 
     def write(self, config):
-        """Return no JSON; refuse a pooling that the code does not have."""
+        """Refuse a pooling or activation that the code does not have."""
         pooling = config.pooling
         if pooling not in self.poolings:
             raise ValueError(f"it has no pooling={pooling!r}")
@@ -94,4 +94,4 @@ class Flax(Family):
             raise ValueError(f"it has no activation={config.activation!r}")
         if pooling in ("avg", "map") and config.use_class_token:
             raise ValueError(f"its pooling {pooling!r} excludes a class token")
-        return {}
+        return super().write(config)

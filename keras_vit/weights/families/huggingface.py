@@ -16,6 +16,7 @@ from keras_vit.weights.families.family import (
     Dialect,
     Family,
     Variant,
+    Written,
     choose,
     split_projections,
 )
@@ -152,7 +153,7 @@ class HuggingFace(Family):
     def describe(self, json):
         return describe_tower(json)
 
-    def prepare(self, shapes):
+    def prepare(self, shapes, json):
         """Mark the norm of the head for masked patches of BEiT."""
         is_beit = any(name.startswith("beit.") for name in shapes)
         is_norm = "layernorm." if is_beit else "-"
@@ -201,42 +202,14 @@ class HuggingFace(Family):
     def keeps(self, config):
         return find_type(config)[1].visible
 
-    def written_by(self, config):
-        kind, row = find_type(config)
-        prefix = row.prefix if config.num_classes else ""
-        gated = row.gated_changes if config.use_gated_mlp else ()
-        changes = (*gated, *row.changes, (r"^(vit|vision_model)\.", prefix))
-        names = CLIP_NAMES if row.has_clip_names else VIT_NAMES
-        return names.of_model(config), Dialect(changes)
-
-    def prefix_rows(self, config):
-        if config.num_registers:
-            return 1  # In DINOv2, registers have no positions.
-        return super().prefix_rows(config)
-
-    def adds(self, config):
-        kind, _ = find_type(config)
-        found = {}
-        if kind.startswith("dinov"):
-            ones = (1, 1) if kind == "dinov3_vit" else (1,)
-            found["vit.embeddings.mask_token"] = (*ones, config.width)
-        if kind == "dinov3_vit" and not config.num_registers:
-            found["vit.embeddings.register_tokens"] = (1, 0, config.width)
-        return found
-
-    def drops(self, config):
-        # The projection of CLIP has no bias.
-        return ("predictions/bias",) if config.use_embedding_norm else ()
-
     def class_entries(self, names):
         return {
             "id2label": {str(index): name for index, name in enumerate(names)},
             "label2id": {name: index for index, name in enumerate(names)},
         }
 
-    def notes(self, config):
+    def _differences(self, config, kind):
         """Yield notes on poolers and image processors that differ."""
-        kind = find_type(config)[1].kind(config)
         if kind in ("ViTModel", "DeiTModel") and not config.representation_size:
             yield (
                 f"{kind} has a pooler, which this model does not have; load it "
@@ -253,7 +226,7 @@ class HuggingFace(Family):
             )
 
     def write(self, config):
-        """Return config.json of a class, and of its image processor."""
+        """Write config.json of a class, and of its image processor."""
         kind, row = find_type(config)
         architecture = row.kind(config)
         activation = choose(HIDDEN_ACTS, config, "activation")
@@ -290,10 +263,30 @@ class HuggingFace(Family):
         if config.num_classes:
             labels = [f"LABEL_{i}" for i in range(config.num_classes)]
             found |= self.class_entries(labels)
-        return {
-            "config.json": found,
-            "preprocessor_config.json": _processor_json(config),
-        }
+        names = CLIP_NAMES if row.has_clip_names else VIT_NAMES
+        prefix = row.prefix if config.num_classes else ""
+        gated = row.gated_changes if config.use_gated_mlp else ()
+        changes = (*gated, *row.changes, (r"^(vit|vision_model)\.", prefix))
+        masks = {}
+        if kind.startswith("dinov"):
+            ones = (1, 1) if kind == "dinov3_vit" else (1,)
+            masks["vit.embeddings.mask_token"] = (*ones, config.width)
+        if kind == "dinov3_vit" and not config.num_registers:
+            masks["vit.embeddings.register_tokens"] = (1, 0, config.width)
+        return Written(
+            names.with_variants(v for v in names.variants if v.used_by(config)),
+            {
+                "config.json": found,
+                "preprocessor_config.json": _processor_json(config),
+            },
+            Dialect(changes),
+            # In DINOv2, registers have no positions.
+            prefix_rows=1 if config.num_registers else None,
+            adds=masks,
+            # The projection of CLIP has no bias.
+            drops=("predictions/bias",) if config.use_embedding_norm else (),
+            notes=self._differences(config, architecture),
+        )
 
 
 class HuggingFaceClip(HuggingFace):
@@ -385,7 +378,7 @@ class HuggingFaceClip(HuggingFace):
     }
     endings = {}  # `HuggingFace` writes them.
 
-    def prepare(self, shapes):
+    def prepare(self, shapes, json):
         """Take the projections of the pooling apart, and mark flat patches."""
         renamed = {}
         for name, shape in shapes.items():

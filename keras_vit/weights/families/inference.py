@@ -52,8 +52,12 @@ class Known(NamedTuple):
     # Fields of ViTConfig, for what the file leaves open.
     fields: dict[str, Any] = {}
 
-    def check(self):
-        """Raise a ValueError for a value that no checkpoint can have."""
+    def checked(self) -> "Known":
+        """Return the facts with sizes as pairs.
+
+        Raises:
+            ValueError: For a value that no checkpoint can have.
+        """
         heads, architecture = self.num_heads, self.architecture
         is_count = is_whole(heads) and heads > 0
         if heads not in (None, PUBLISHED) and not is_count:
@@ -67,6 +71,13 @@ class Known(NamedTuple):
                 "'vit_base_patch16_224'. Received: "
                 f"architecture={architecture!r}"
             )
+        sizes = {}
+        for name in ("image_size", "source_image_size"):
+            size = getattr(self, name)
+            if size is not None:
+                is_side = isinstance(size, numbers.Number)
+                sizes[name] = as_size((size, size) if is_side else size, name)
+        return self._replace(**sizes)
 
 
 NOTHING_KNOWN = Known()
@@ -93,25 +104,27 @@ class Shapes:
         start = f"{self.path}: " if self.path else ""
         raise ValueError(start + message)
 
-    def of(self, path: str, **numbers) -> tuple | None:
+    def of(self, path: str, *numbers: int) -> tuple | None:
         """Return the shape of a weight in the file, None without it.
 
-        `path` has "#" for `numbers`, which are 0 by default.
+        `path` has "#" for `numbers`, which are 0 by default. Of a weight in
+        several arrays, the first one counts.
         """
-        return self.shapes.get(self.family.name_of(path, **numbers))
+        names, _ = self.family.stored(path, *numbers)
+        return self.shapes.get(names[0]) if names else None
 
     def has(self, path: str) -> bool:
         """Return whether the file has a weight, of the first block."""
         return self.of(path) is not None
 
-    def ours(self, path: str, rank: int, **numbers) -> tuple:
+    def ours(self, path: str, rank: int, *numbers: int) -> tuple:
         """Return the shape of a weight in the model; fail without `rank`."""
-        shape, name = self.of(path, **numbers), self.family.name_of(path)
+        names, form = self.family.stored(path, *numbers)
+        shape = self.shapes.get(names[0])
         if shape is None:
-            self.fail(f"it lacks {name}.")
+            self.fail(f"it lacks {names[0]}.")
         if len(shape) != rank or 0 in shape:
-            self.fail(f"{name} has the shape {shape}, not of rank {rank}.")
-        _, form = self.family.style_of(path)
+            self.fail(f"{names[0]} has the shape {shape}, not of rank {rank}.")
         return form.to_ours(np.broadcast_to(np.float32(0), shape), shape).shape
 
     def vote(self, *witnesses: tuple[str, int, int]) -> int | None:
@@ -124,10 +137,24 @@ class Shapes:
         votes = collections.Counter()
         for path, rank, axis in witnesses:
             for index in range(3 if "#" in path else 1):
-                shape = self.of(path, i=index)
+                shape = self.of(path, index)
                 if shape is not None and len(shape) == rank and 0 not in shape:
-                    votes[self.ours(path, rank, i=index)[axis]] += 1
+                    votes[self.ours(path, rank, index)[axis]] += 1
         return votes.most_common(1)[0][0] if votes else None
+
+    def numbers(self, name: str, end: str = "$") -> set[tuple[int, ...]]:
+        """Return the numbers in the names that are like `name`.
+
+        Args:
+            name: A name with ANY_NUMBER, or that and one more.
+            end: Pattern of what follows it.
+        """
+        pattern = re.escape(name)
+        for number in (ANY_NUMBER, ANY_NUMBER + 1):
+            pattern = pattern.replace(str(number), NUMBER)
+        matches = [re.match(pattern + end, name) for name in self.shapes]
+        found = filter(None, matches)
+        return {tuple(map(int, match.groups())) for match in found}
 
 
 def infer(
@@ -166,7 +193,11 @@ def infer(
                 for field in ("activation", "layer_norm_epsilon")
             },
             num_heads=1,  # Until the sizes are known.
-            **(_infer_later_parts(shapes) if family.has_later_parts else {}),
+            **(
+                _infer_later_parts(shapes, sizes)
+                if family.has_later_parts
+                else {}
+            ),
             stem_epsilons=stem_epsilons,
             # Any valid size, until the position table determines it.
             image_size=2**12 * sizes["patch_size"],
@@ -180,6 +211,12 @@ def infer(
             _settle(shapes, hints, known, config, heads)
             text = " ".join([str(error), *shapes.questions])
             raise ValueError(text) from error
+        cells = [
+            math.ceil(side / config.stem_stride)
+            for side in fields["image_size"]
+        ]
+        # Pixels that fill no patch; all libraries ignore them.
+        fields["ignore_border"] = any(c % config.patch_size for c in cells)
         config = dataclasses.replace(config, **fields)
         config = family.complete(config, hints, shapes)
         fields = _settle(shapes, hints, known, config, heads)
@@ -202,11 +239,11 @@ def infer(
             raise
         shapes.fail(str(error))
     ends = (name.rpartition(".")[2] for name in shapes.stored)
-    changes = {
-        "position_resize": hints.get("position_resize")
-        or family.resize_of({*shapes.shapes, *ends})
-        or family.position_resize
-    }
+    names, resize = {*shapes.shapes, *ends}, family.position_resize
+    for shown, lacking, rule in reversed(family.other_resizes):
+        if names.issuperset(shown) and lacking not in names:
+            resize = rule
+    changes = {"position_resize": hints.get("position_resize", resize)}
     if config.num_classes and hints.get("classifier_activation"):
         changes["classifier_activation"] = hints["classifier_activation"]
     return dataclasses.replace(config, **changes)
@@ -272,7 +309,7 @@ def _settle(shapes, hints, known, config, heads) -> dict:
 def _infer_sizes(shapes) -> dict:
     family = shapes.family
     # Flat patches are a matrix.
-    _, form = family.style_of(PATCHES)
+    _, form = family.stored(PATCHES)
     rank = len(
         form.to_file(np.broadcast_to(np.float32(0), (1, 1, 3, 1)), 1).shape
     )
@@ -287,11 +324,17 @@ def _infer_sizes(shapes) -> dict:
     stem_stages = _count_stem_units(shapes)
     if stem_stages is not None:
         channels = shapes.ours("stem/root_conv/kernel", 4)[2]
-    is_gated = family.has_later_parts and _is_gated(shapes)
+    is_gated = False
+    if family.has_later_parts:
+        # The first layer of a gated MLP has the gate in it, or beside it.
+        out, hidden = shapes.vote(MLP_OUT), shapes.vote(*MLP_HIDDEN)
+        is_beside = isinstance(family.layers[BLOCK + "mlp/hidden"], tuple)
+        is_gated = is_beside or (bool(out) and hidden == 2 * out)
     mlp_dim = shapes.vote(MLP_OUT, *(() if is_gated else MLP_HIDDEN))
     if mlp_dim is None:
-        shapes.fail(f"it lacks {family.name_of(MLP_HIDDEN[1][0])}.")
+        shapes.fail(f"it lacks {family.stored(MLP_HIDDEN[1][0])[0][0]}.")
     return {
+        "use_gated_mlp": is_gated,
         "width": width,
         "depth": _count_blocks(shapes),
         "mlp_dim": mlp_dim,
@@ -304,23 +347,22 @@ def _infer_sizes(shapes) -> dict:
 def _count_blocks(shapes) -> int:
     """Return the number of blocks; fail if a block in between is missing."""
     norm, family = BLOCK + "attention_norm/gamma", shapes.family
+    [name], _ = family.stored(norm, ANY_NUMBER)
+    start = name.partition(str(ANY_NUMBER))[0]
     # Any array of a block is enough to count the block.
-    start, _, _ = family.name_of(norm, i=ANY_NUMBER).partition(str(ANY_NUMBER))
-    pattern = re.compile(re.escape(start) + NUMBER + r"[./]")
-    found = [pattern.match(name) for name in shapes.shapes]
-    indices = {int(match[1]) for match in found if match}
+    found = shapes.numbers(f"{start}{ANY_NUMBER}", r"[./]")
+    indices = {index for (index,) in found}
     if "{_i}" in family.layers[BLOCK + "attention_norm"]:
         # These families write no number for the first block.
         zero = start.removesuffix("_") + "/"
         indices |= {0 for name in shapes.shapes if name.startswith(zero)}
     if not indices:
-        shapes.fail(f"it has no block; {family.name_of(norm)} is missing.")
+        [first], _ = family.stored(norm)
+        shapes.fail(f"it has no block; {first} is missing.")
     if len(indices) <= max(indices):
         lost = next(i for i in range(len(indices) + 1) if i not in indices)
-        shapes.fail(
-            f"it lacks {family.name_of(norm, i=lost)}, of block {lost} of "
-            f"{max(indices) + 1}."
-        )
+        [name], _ = family.stored(norm, lost)
+        shapes.fail(f"it lacks {name}, of block {lost} of {max(indices) + 1}.")
     return len(indices)
 
 
@@ -328,27 +370,16 @@ def _count_stem_units(shapes) -> tuple[int, ...] | None:
     """Return the units in each stage of the stem, None without one."""
     if not shapes.has("stem/root_conv/kernel"):
         return None
-    unit = "stem/stage_#_unit_#/conv1"
-    numbers = dict.fromkeys(("s", "u", "s1", "u1"), ANY_NUMBER)
-    name = shapes.family.name_of(f"{unit}/kernel", **numbers)
-    pattern = re.escape(name).replace(str(ANY_NUMBER), NUMBER)
-    found = [re.fullmatch(pattern, name) for name in shapes.shapes]
-    units = {(int(match[1]), int(match[2])) for match in found if match}
+    unit = "stem/stage_#_unit_#/conv1/kernel"
+    [name], _ = shapes.family.stored(unit, ANY_NUMBER, ANY_NUMBER)
     # The official code counts from one, timm from zero.
-    base = 1 if "{s1}" in shapes.family.layers[unit] else 0
+    base = int(str(ANY_NUMBER + 1) in name)
+    units = shapes.numbers(name)
     counts = collections.Counter(stage - base for stage, _ in units)
     last = max(counts, default=-1)
     if min(counts, default=0) < 0 or last > MAX_STAGE:
         shapes.fail(f"its stem has a stage {last + base}.")
     return tuple(counts[stage] for stage in range(last + 1))
-
-
-def _is_gated(shapes) -> bool:
-    """Return whether the first layer of the MLP has a gate beside it."""
-    if isinstance(shapes.family.layers[BLOCK + "mlp/hidden"], tuple):
-        return True
-    out, hidden = shapes.vote(MLP_OUT), shapes.vote(*MLP_HIDDEN)
-    return bool(out) and hidden == 2 * out
 
 
 def _infer_outputs(shapes, hints) -> dict:
@@ -369,7 +400,7 @@ def _infer_outputs(shapes, hints) -> dict:
     elif stated == "token" and not has_token:
         shapes.fail(
             "its JSON states that it pools by the class token, but it lacks "
-            f"{shapes.family.name_of('class_token/token')}."
+            f"{shapes.family.stored('class_token/token')[0][0]}."
         )
     elif stated and not stated.startswith("map"):
         pooling = stated
@@ -382,7 +413,7 @@ def _infer_outputs(shapes, hints) -> dict:
     }
 
 
-def _infer_later_parts(shapes) -> dict:
+def _infer_later_parts(shapes, sizes) -> dict:
     """Return the fields of the parts of later ViTs that a file shows.
 
     What does not show, such as rotary positions without weights, is told by
@@ -396,16 +427,16 @@ def _infer_later_parts(shapes) -> dict:
         is_wide = query_norm == shapes.of(BLOCK + "attention_norm/gamma")
         qk_norm = "width" if is_wide else "head"
     qkv_bias = "all" if has(attention + "qkv/bias") else "none"
-    if has(attention + "query_bias") and not _has_key_bias(shapes):
-        qkv_bias = "query_value"
+    if has(attention + "query_bias"):
+        # Files may show a bias of the keys in some of the blocks alone.
+        names, _ = shapes.family.stored(attention + "qkv/bias", ANY_NUMBER)
+        if len(names) == 1 or not shapes.numbers(names[1]):
+            qkv_bias = "query_value"
     has_scale = has(BLOCK + "attention_scale/scale")
     is_partial = has_scale and not has(BLOCK + "mlp_scale/scale")
     pooling_mlp = shapes.of("pooling/mlp/hidden/bias")
     pooling_mlp_dim = math.prod(pooling_mlp) if pooling_mlp else None
-    is_gated = _is_gated(shapes)
-    if pooling_mlp_dim == shapes.vote(
-        MLP_OUT, *(() if is_gated else MLP_HIDDEN)
-    ):
+    if pooling_mlp_dim == sizes["mlp_dim"]:
         pooling_mlp_dim = None
     fields = {
         "num_registers": math.prod(registers[:-1]) if registers else 0,
@@ -425,7 +456,6 @@ def _infer_later_parts(shapes) -> dict:
         "layer_scale_branches": "attention" if is_partial else "both",
         "qkv_bias": qkv_bias,
         "use_block_bias": has(attention + "out/bias"),
-        "use_gated_mlp": is_gated,
         "pooling_mlp_dim": pooling_mlp_dim,
     }
     if has("rotary_positions_#/frequency"):
@@ -444,24 +474,13 @@ def _infer_later_parts(shapes) -> dict:
     return fields
 
 
-def _has_key_bias(shapes) -> bool:
-    """Return whether the keys of any block have a bias of their own."""
-    names = shapes.family.layers[BLOCK + "attention/qkv"]
-    if isinstance(names, str):
-        return False
-    ending, _ = shapes.family.style_of(BLOCK + "attention/qkv/bias")
-    name = names[1].format(i=ANY_NUMBER) + ending
-    pattern = re.escape(name).replace(str(ANY_NUMBER), NUMBER)
-    return any(re.fullmatch(pattern, name) for name in shapes.shapes)
-
-
 def _infer_heads(shapes, hints, known, config) -> int | None:
     """Return the number of heads, or None if it is not known."""
     shown = collections.Counter()
     for index in range(config.depth):
         for weight, axis in (("kernel", 1), ("bias", 0)):
             path = f"{BLOCK}attention/qkv/{weight}"
-            shape = shapes.of(path, i=index) or ()
+            shape = shapes.of(path, index) or ()
             # Some families have a separate axis for the heads.
             if len(shape) == axis + 2 and 0 not in shape:
                 shown[shape[axis]] += 1
@@ -507,10 +526,9 @@ def _infer_positions(shapes, hints, known, config) -> dict:
     the new model is tried.
     """
     hints = {**known.fields, **hints}
-    wanted = _pair(known.image_size, "image_size")
-    source = _pair(known.source_image_size, "source_image_size")
+    wanted, source = known.image_size, known.source_image_size
     told = [source] if source else hints.get("image_sizes", [])
-    shape, name = shapes.of(TABLE), shapes.family.name_of(TABLE)
+    shape, ([name], _) = shapes.of(TABLE), shapes.family.stored(TABLE)
     if shape is None:
         return _without_table(shapes, hints, config, [*told, wanted])
     if len(shape) not in (2, 3, 4) or shape[-1] != config.width:
@@ -533,9 +551,12 @@ def _infer_positions(shapes, hints, known, config) -> dict:
     may_lack_slot |= hints.get("use_prefix_positions") is False
 
     def fits(size, slot, may_have_border=False):
-        if size is None or _has_border(config, size) > may_have_border:
+        if size is None:
             return False
         cells = [math.ceil(side / config.stem_stride) for side in size]
+        if any(cell % config.patch_size for cell in cells):
+            if not may_have_border:
+                return False
         patches = math.prod(cell // config.patch_size for cell in cells)
         return patches == rows - slot > 0
 
@@ -566,21 +587,12 @@ def _infer_positions(shapes, hints, known, config) -> dict:
             )
     return {
         "image_size": size,
-        "ignore_border": _has_border(config, size),
         # In the families of 2021, a class token without a row gets one of
         # zeros.
         "use_prefix_positions": (
             slot == count or not shapes.family.has_later_parts
         ),
     }
-
-
-def _pair(size, argument):
-    """Return (height, width) of an argument, None for None."""
-    if size is None:
-        return None
-    is_number = isinstance(size, numbers.Number)
-    return as_size((size, size) if is_number else size, argument)
 
 
 def _without_table(shapes, hints, config, sizes) -> dict:
@@ -600,7 +612,7 @@ def _without_table(shapes, hints, config, sizes) -> dict:
                 " If its model has rotary positions instead, pass "
                 "`architecture=` or `rotary_positions=`."
             )
-        shapes.fail(f"it lacks {shapes.family.name_of(TABLE)}.{advice}")
+        shapes.fail(f"it lacks {shapes.family.stored(TABLE)[0][0]}.{advice}")
     size = sizes[0]
     if size is None:
         shapes.fail(
@@ -615,14 +627,7 @@ def _without_table(shapes, hints, config, sizes) -> dict:
     return {
         "position_embedding": kind,
         "image_size": size,
-        "ignore_border": _has_border(config, size),
     }
-
-
-def _has_border(config, size) -> bool:
-    """Return whether pixels fill no patch; all libraries ignore them."""
-    cells = [math.ceil(side / config.stem_stride) for side in size]
-    return any(cell % config.patch_size for cell in cells)
 
 
 # ---------------------------------------------------------- the JSON of others

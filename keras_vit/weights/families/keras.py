@@ -4,6 +4,7 @@ import re
 
 import keras
 
+from keras_vit.weights.containers import LAYER_NAMES
 from keras_vit.weights.families.family import (
     KERAS_2,
     KERAS_3,
@@ -16,23 +17,21 @@ BLOCK = "block_#/"
 EMBEDDING = "layers/vi_t_patching_and_embedding"
 ENCODER = "layers/vi_t_encoder/encoder_layers/vi_t_encoder_block{_i}/"
 DENSE_PROJECTIONS = ("query_dense", "key_dense", "value_dense")
+DENSE = "layers/dense/vars"
 VIT_KERAS = "layers/transformer_block{_i}/"
 VIT_KERAS_H5 = "encoderblock_{i}/"
 H5_ATTENTION = VIT_KERAS_H5 + "MultiHeadDotProductAttention_1/"
 
 
-def _name_dense(shapes, has_head):
+def _name_dense(shapes, alone):
     """Distinguish the head from the pre-logits; both are named `dense`.
 
-    If there are two layers, the second one is the head. A single layer is the
-    head, in vit-keras unless its kernel is square: its models of ImageNet-21k
-    without a head end in the pre-logits.
+    If there are two layers, the second one is the head; if there is one, it is
+    `alone`.
     """
     renamed = {}
-    both = "layers/dense_1/vars/0" in shapes
-    kernel = shapes.get("layers/dense/vars/0", ())
-    is_square = len(set(kernel)) == 1 and not has_head
-    alone = "pre_logits" if both or is_square else "predictions"
+    if "layers/dense_1/vars/0" in shapes:
+        alone = "pre_logits"
     for name in shapes:
         new = re.sub(r"^layers/dense/", f"layers/{alone}/", name)
         new = re.sub(r"^layers/dense_1/", "layers/predictions/", new)
@@ -82,8 +81,8 @@ class KerasHub(Family):
     ignore = r"optimizer/|seed_generator"
     optional_bias = ("attention/qkv",)
 
-    def prepare(self, shapes):
-        return _name_dense(shapes, has_head=True)
+    def prepare(self, shapes, json):
+        return _name_dense(shapes, "predictions")
 
     def read_hints(self, json):
         task = json.get("task")
@@ -136,8 +135,32 @@ class VitKeras(Family):
     recognise = ("layers/add_position_embs/vars/0",)
     ignore = r"optimizer/|.*seed_generator"
 
-    def prepare(self, shapes):
-        return _name_dense(shapes, has_head=False)
+    def prepare(self, shapes, json):
+        """Name a dense layer that is alone as the file calls it.
+
+        Its models of ImageNet-21k without a head end in the pre-logits, whose
+        kernel is square. So may be that of a head, in a file without names.
+        """
+        kernel = shapes.get(f"{DENSE}/0", ())
+        is_square = len(set(kernel)) == 1
+        alone = "pre_logits" if is_square else "predictions"
+        if json.get(LAYER_NAMES, {}).get(DENSE) == "head":
+            alone = "predictions"
+        return _name_dense(shapes, alone)
+
+    def read_hints(self, json):
+        return {"dense": json.get(LAYER_NAMES, {}).get(DENSE)}
+
+    def complete(self, config, hints, shapes):
+        is_alone = config.representation_size and not config.num_classes
+        if is_alone and hints["dense"] != "pre_logits":
+            shapes.notes.append(
+                f"The last layer of {shapes.path} has {config.width} inputs "
+                "and outputs, and the file does not name it. It is read as the "
+                "pre-logits of a model without a head. If it is a head, write "
+                "the file again with a newer Keras, which stores its name."
+            )
+        return config
 
 
 class VitKerasH5(Family):

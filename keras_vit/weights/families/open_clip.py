@@ -92,7 +92,7 @@ class OpenClip(Family):
     position_resize = "bicubic_antialias"
     has_later_parts = True
 
-    def prepare(self, shapes):
+    def prepare(self, shapes, json):
         """Name the arrays of an image tower alone as in the whole model."""
         is_alone = "ln_post.weight" in shapes
         return {f"visual.{n}" if is_alone else n: (n, None) for n in shapes}

@@ -292,6 +292,14 @@ class Timm(Family):
     optional_bias = ("attention/qkv",)
     normalization = None
     position_resize = "bicubic_antialias"
+    other_resizes = (
+        (("decoder_pos_embed",), None, "bicubic"),  # MAE.
+        (
+            ("mask_token", "pos_embed", "blocks.0.ls1.gamma"),
+            "reg_token",
+            "bicubic_offset",  # DINOv2.
+        ),
+    )
     stem_epsilons = "timm"
     slots = ((1, 0), (0,))
     has_later_parts = has_architectures = True
@@ -299,7 +307,7 @@ class Timm(Family):
 
     # ---------------------------------------------------------------- reading
 
-    def prepare(self, shapes):
+    def prepare(self, shapes, json):
         """Name the arrays of DINOv3, EVA-02 and RADIO as in timm.
 
         DINOv3 stores biases of queries, keys and values in one array, and its
@@ -329,13 +337,6 @@ class Timm(Family):
                 del prepared[name]
                 prepared[f"{split[1]}{split[2]}_proj.bias"] = (name, None)
         return prepared
-
-    def resize_of(self, names):
-        # The code of MAE and of DINOv2.
-        if "decoder_pos_embed" in names:
-            return "bicubic"
-        shown = {"mask_token", "pos_embed", "blocks.0.ls1.gamma"} <= names
-        return "bicubic_offset" if shown and "reg_token" not in names else None
 
     def describe(self, json):
         """Return the JSON of transformers or OpenCLIP as one of timm."""
@@ -543,29 +544,11 @@ class Timm(Family):
         names = ("use_prefix_positions", "qkv_bias")
         return () if config.use_distillation_token else names
 
-    def written_by(self, config):
-        is_flat = config.stem_stages == ()
-        return self.of_model(config), FLAT_ROOT if is_flat else Dialect()
-
-    def computes(self, config):
-        architecture, _ = find_base(config)
-        return {
-            "layer_norm_epsilon": settings_of(architecture)[
-                "layer_norm_epsilon"
-            ],
-            "activation": "silu" if config.use_gated_mlp else "exact",
-        }
-
-    def advise(self, field, value):
-        if field != "activation":
-            return ""
-        return f"Pass act_layer={ACT_LAYERS.get(value)!r} there."
-
     def class_entries(self, names):
         return {"label_names": list(names)}
 
     def write(self, config):
-        """Return the `config.json` with which timm builds a model.
+        """Write the `config.json` with which timm builds a model.
 
         timm builds a model by the name of an architecture, whose function
         fixes what no argument can say: the class, the kind and the epsilon of
@@ -587,8 +570,19 @@ class Timm(Family):
             **make_arguments(config),
         }
         check_class(config, architecture, arguments)
+        epsilon = settings_of(architecture)["layer_norm_epsilon"]
+        act_layer = ACT_LAYERS.get(config.activation)
+        written = super().write(config)
+        written = written._replace(
+            dialect=FLAT_ROOT if config.stem_stages == () else Dialect(),
+            computes={
+                "layer_norm_epsilon": epsilon,
+                "activation": "silu" if config.use_gated_mlp else "exact",
+            },
+            advice={"activation": f"Pass act_layer={act_layer!r} there."},
+        )
         if config.stem_stages is not None:
-            return {}
+            return written
         if architecture == PLAIN:
             # Its defaults are those of the class.
             for name, value in CLASS_DEFAULTS.items():
@@ -616,7 +610,7 @@ class Timm(Family):
                 "classifier": "head",
             },
         }
-        return {"config.json": json}
+        return written._replace(files={"config.json": json})
 
 
 def _is_like_rpn(config):

@@ -104,7 +104,7 @@ def test_what_is_said_to_hugging_face():
         num_classes=0,
         activation="tanh",
     )
-    jsons = LAYOUTS["huggingface"].write(config)
+    jsons = LAYOUTS["huggingface"].write(config).files
     assert jsons == {
         "config.json": {
             "architectures": ["ViTModel"],
@@ -141,6 +141,6 @@ def test_what_is_said_to_hugging_face():
     }
     assert json.loads(json.dumps(jsons)) == jsons
     config = tiny_config(num_classes=2, activation="exact")
-    model = LAYOUTS["huggingface"].write(config)["config.json"]
+    model = LAYOUTS["huggingface"].write(config).files["config.json"]
     assert model["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
     assert model["label2id"] == {"LABEL_0": 0, "LABEL_1": 1}

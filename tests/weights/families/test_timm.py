@@ -79,7 +79,7 @@ def test_what_is_said_to_timm():
         use_pooling_norm=True,
         activation="tanh",
     )
-    jsons = LAYOUTS["timm"].write(config)
+    jsons = LAYOUTS["timm"].write(config).files
     assert jsons == {
         "config.json": {
             "architecture": "vit_base_patch16_224",
@@ -113,7 +113,9 @@ def test_what_is_said_to_timm():
             },
         }
     }
-    tokens = LAYOUTS["timm"].write(tiny_config(pooling="none"))["config.json"]
+    tokens = (
+        LAYOUTS["timm"].write(tiny_config(pooling="none")).files["config.json"]
+    )
     assert tokens["global_pool"] == tokens["model_args"]["global_pool"] == ""
 
 
@@ -122,7 +124,7 @@ def test_timm_makes_the_mlp_as_wide_as_it_was():
     for width in range(1, 400, 3):
         for mlp_dim in (width + 1, 2 * width + 3, 4 * width - 1):
             config = tiny_config(width=width, mlp_dim=mlp_dim, num_heads=1)
-            [model] = LAYOUTS["timm"].write(config).values()
+            [model] = LAYOUTS["timm"].write(config).files.values()
             assert int(width * model["model_args"]["mlp_ratio"]) == mlp_dim
 
 
