@@ -150,6 +150,19 @@ def subprocess_environment():
 
 
 @pytest.fixture
+def without_xla(monkeypatch):
+    """Let Keras train without XLA on TensorFlow, unless a test asks for it.
+
+    Compiling the update takes longer than a few of them. The contracts of the
+    layers train with XLA, and tests/models/test_vision_transformer.py does.
+    """
+    if keras.backend.backend() == "tensorflow":
+        monkeypatch.setattr(
+            keras.Model, "_resolve_auto_jit_compile", lambda model: False
+        )
+
+
+@pytest.fixture
 def eagerly():
     """Compute without TensorFlow's graphs, except for those of the data.
 

@@ -7,15 +7,12 @@ from scipy.special import softmax
 from keras_vit.layers import MultiHeadSelfAttention, kernels
 from keras_vit.layers.attention import attend, attend_by_products
 from tests.contracts import gradients
+from tests.layers import cases
 from tests.tiny import noise, to_numpy
 
 BACKEND = keras.backend.backend()
 HEADS, LENGTH, WIDTH = 3, 5, 12
-MASKS = {
-    "no mask": None,
-    "keys": np.array([[1, 1, 0, 1, 0], [1, 0, 1, 1, 1]], bool),
-    "pairs": np.tril(np.ones((2, LENGTH, LENGTH), bool)),
-}
+MASKS = {"no mask": None, **cases.MASKS}
 
 
 class Attend(keras.layers.Layer):

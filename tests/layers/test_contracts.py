@@ -10,10 +10,16 @@ from tests.layers.cases import CASES
 from tests.tiny import tensorflow_only
 
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-# Of each image by itself.
-OF_IMAGES = {name: case for name, case in CASES.items() if not case.is_beside}
-each_of_images = pytest.mark.parametrize(
-    "case", OF_IMAGES.values(), ids=OF_IMAGES
+# The first of each layer of images: for what no argument changes.
+# Weights, values and gradients of every case are tested all the same.
+OF_IMAGES = {}
+for name, case in CASES.items():
+    if not case.is_beside:
+        OF_IMAGES.setdefault(case.layer_class, (name, case))
+each_layer_of_images = pytest.mark.parametrize(
+    "case",
+    [case for _, case in OF_IMAGES.values()],
+    ids=[name for name, _ in OF_IMAGES.values()],
 )
 
 
@@ -29,7 +35,7 @@ def test_every_layer_and_every_row_of_a_table_has_a_case():
         assert set(getattr(layers, table).values()) - {None} <= known
 
 
-@each_of_images
+@each_layer_of_images
 def test_passes_the_layer_test_of_keras(case):
     contracts.check_keras_layer_test(case)
 
@@ -62,6 +68,6 @@ def test_graph_equals_eager(case, jit_compile):
     contracts.check_graph_equals_eager(case, jit_compile)
 
 
-@each_of_images
+@each_layer_of_images
 def test_partial_batch_equals_one_call(case):
     contracts.check_partial_batch(case)

@@ -48,7 +48,16 @@ CONFIGS = {
     },
     **LATER_KINDS,
 }
-each_config = pytest.mark.parametrize("choices", CONFIGS.values(), ids=CONFIGS)
+# Of every configuration in one type; the other types of these two, since types
+# are of a layer, and tests/layers/test_contracts.py has every layer in each.
+IN_EVERY_TYPE = ("plain", "hybrid_map")
+
+
+def each_config(first_type, *other_types):
+    """Run a test with the name of each configuration, and a type."""
+    rows = [(name, first_type) for name in CONFIGS]
+    rows += [(name, kind) for kind in other_types for name in IN_EVERY_TYPE]
+    return pytest.mark.parametrize(("name", "dtype"), rows)
 
 
 def build(dtype=None, **choices):
@@ -63,12 +72,10 @@ def assert_same_answer(actual, expected, x):
     np.testing.assert_array_equal(to_numpy(actual(x)), to_numpy(expected(x)))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-@each_config
-def test_a_model_comes_back_in_every_way(choices, dtype, tmp_path):
-    model = randomize(
-        VisionTransformer(tiny_config(**choices), dtype=dtype, name="chosen")
-    )
+@each_config("float32", "mixed_bfloat16")
+def test_a_model_comes_back_in_every_way(name, dtype, tmp_path):
+    config = tiny_config(**CONFIGS[name])
+    model = randomize(VisionTransformer(config, dtype=dtype, name="chosen"))
     model.save(tmp_path / "model.keras")
     model.save_weights(tmp_path / "model.weights.h5")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -88,7 +95,6 @@ def test_a_model_comes_back_in_every_way(choices, dtype, tmp_path):
         assert other.config == model.config
         assert other.get_config() == model.get_config()
     # Names are an interface: checkpoints and users refer to them.
-    name = next(key for key in CONFIGS if CONFIGS[key] is choices)
     golden = json.loads(NAMES.read_text())[name]
     # Order counts: set_weights and get_weights follow it.
     found = {w.path: list(w.shape) for w in model.weights}
@@ -317,17 +323,16 @@ def test_another_image_size_is_an_error_in_a_graph():
 # Types.
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-@each_config
-def test_logits_are_float32_under_mixed_precision(choices, policy):
-    model = build(dtype=policy, **choices)
-    reference = build(**choices)
+@each_config("mixed_bfloat16", "mixed_float16")
+def test_logits_are_float32_under_mixed_precision(name, dtype):
+    model = build(dtype=dtype, **CONFIGS[name])
+    reference = build(**CONFIGS[name])
     x = images(model)
     y, expected = model(x), to_numpy(reference(x))
     if model.config.num_classes:
         assert keras.backend.standardize_dtype(y.dtype) == "float32"
     assert {w.dtype for w in model.weights} == {"float32"}
-    tolerance = 0.1 if policy == "mixed_bfloat16" else 0.02
+    tolerance = 0.1 if dtype == "mixed_bfloat16" else 0.02
     assert (
         np.abs(to_numpy(y) - expected).max()
         < tolerance * np.abs(expected).max()
@@ -477,7 +482,7 @@ def test_relative_keys_belong_to_one_grid():
 
 
 @pytest.mark.parametrize("kind", PAPER_POSITIONS)
-def test_other_positions_are_saved_and_trained(kind, tmp_path):
+def test_other_positions_are_saved_and_trained(kind, tmp_path, without_xla):
     model = build(**PAPER_POSITIONS[kind])
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")

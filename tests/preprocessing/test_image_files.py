@@ -90,5 +90,5 @@ def test_a_size_that_is_none_is_an_error(tmp_path, image_size):
 def test_it_may_be_the_first_that_a_program_imports():
     """Keras is imported on the way, and then the rest of the package."""
     code = "from keras_vit.preprocessing import read_image"
-    result = commands.run_anew(["-c", code], dict(os.environ))
+    result = commands.run(["-c", code], dict(os.environ))
     assert not result.returncode, result.stderr

@@ -196,7 +196,9 @@ def test_a_reconstruction_keeps_visible_patches():
     np.testing.assert_allclose(back, truths, atol=1e-4)
 
 
-def test_fit_needs_no_labels_and_the_file_is_the_same_model(tmp_path):
+def test_fit_needs_no_labels_and_the_file_is_the_same_model(
+    tmp_path, without_xla
+):
     encoder = VisionTransformer(tiny_config(num_classes=0))
     model = MaskedAutoencoder(encoder, **SMALL)
     images = np.repeat(noise(1, *model.input_shape[1:]), 8, axis=0)
