@@ -1,7 +1,4 @@
-import math
-
 import numpy as np
-import pytest
 
 from tests.trainers.augment.seeds import image_operation, over_seeds
 
@@ -26,43 +23,38 @@ def centre_of_mass(image):
     return np.array([(weights * y).sum(), (weights * x).sum()])
 
 
+def moved(line, start, size=(41, 41)):
+    """Return where a dot is moved to by 40 draws, from the centre (40, 2)."""
+    image = np.zeros((*size, 1), "float32")
+    image[start] = 255
+    operation = image_operation(line)
+    centre = [side // 2 for side in size]
+    return np.array(
+        [
+            centre_of_mass(operation(image, (0, seed)).numpy()) - centre
+            for seed in range(40)
+        ]
+    )
+
+
 def test_affine_turns_by_up_to_its_degrees():
     """The position of a dot right of the centre shows the angle."""
-    image = np.zeros((41, 41, 1), "float32")
-    image[20, 36] = 255
-    turn = image_operation("affine(30, 0, 0)")
-    angles = []
-    for seed in range(40):
-        y, x = centre_of_mass(turn(image, (0, seed)).numpy()) - 20
-        assert math.hypot(x, y) == pytest.approx(16, abs=0.2)
-        angles.append(math.degrees(math.atan2(y, x)))
+    y, x = moved("affine(30, 0, 0)", (20, 36)).T
+    np.testing.assert_allclose(np.hypot(x, y), 16, atol=0.2)
+    angles = np.degrees(np.arctan2(y, x))
     assert -30.5 < min(angles) < -20 and 20 < max(angles) < 30.5
 
 
 def test_affine_zooms_by_up_to_its_share():
     """The distance of a dot from the centre is multiplied by the zoom."""
-    image = np.zeros((41, 41, 1), "float32")
-    image[20, 32] = 255
-    zoom = image_operation("affine(0, 0, 0.25)")
-    zooms = []
-    for seed in range(40):
-        y, x = centre_of_mass(zoom(image, (0, seed)).numpy()) - 20
-        assert y == pytest.approx(0, abs=0.1)
-        zooms.append(x / 12)
-    assert 0.74 < min(zooms) < 0.85 and 1.15 < max(zooms) < 1.27
+    y, x = moved("affine(0, 0, 0.25)", (20, 32)).T
+    np.testing.assert_allclose(y, 0, atol=0.1)
+    assert 0.74 < min(x / 12) < 0.85 and 1.15 < max(x / 12) < 1.27
 
 
 def test_affine_moves_rows_and_columns_by_shares_of_their_own():
     """Of height and width, drawn apart."""
-    image = np.zeros((21, 41, 1), "float32")
-    image[10, 20] = 255
-    move = image_operation("affine(0, 0.2, 0)")
-    moves = np.array(
-        [
-            centre_of_mass(move(image, (0, seed)).numpy()) - (10, 20)
-            for seed in range(40)
-        ]
-    )
+    moves = moved("affine(0, 0.2, 0)", (10, 20), (21, 41))
     rows, columns = np.abs(moves).max(0)
     assert 3 < rows < 4.3 and 6 < columns < 8.3
     assert abs(np.corrcoef(moves.T)[0, 1]) < 0.6

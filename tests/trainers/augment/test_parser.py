@@ -5,6 +5,7 @@ import pytest
 
 from tests.trainers.augment.seeds import SIZE
 from trainers.augment.augmentation import parse_augmentation
+from trainers.recipes.augreg import AUGREG_LEVELS
 
 
 def test_arguments_by_place_by_name_and_left_out(image):
@@ -95,3 +96,11 @@ def test_text_that_is_not_a_line_of_operations(text):
     _, line, caret = str(error.value).split("\n")
     assert line == f"  {text}" and caret.endswith(" ^")
     assert len(caret) <= len(line) + 1
+
+
+def test_augreg_levels_are_texts_that_can_be_read(image):
+    for level, text in AUGREG_LEVELS.items():
+        result = parse_augmentation(text, (8, 8)).image(image, (0, 0))
+        assert result.shape == (8, 8, 3)
+        assert ("randaugment" in text) == (level != "none")
+        assert ("mixup" in text) == (level not in ("none", "light1"))

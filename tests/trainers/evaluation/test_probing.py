@@ -28,6 +28,7 @@ from trainers.evaluation.probing import (
     extract_features,
     probe,
 )
+from trainers.probe import parse_numbers
 from trainers.runs.named_model import NamedModel
 
 
@@ -65,10 +66,8 @@ def test_several_classes_of_a_training_image_are_refused(made):
     turned = dataclasses.replace(
         dataset, train_split="test", eval_split="train"
     )
-    assert (
-        probe(NamedModel(path), turned, ["knn"], preprocess="")["num_test"]
-        == 300
-    )
+    report = probe(NamedModel(path), turned, ["knn"], preprocess="")
+    assert report["num_test"] == 300
 
 
 def test_unreadable_images_are_named_or_left_out(tmp_path):
@@ -137,21 +136,14 @@ def test_a_run_on_digits_end_to_end(run, digits):
         "knn/5",
         "knn/20",
     ]
-    by_hand = [
-        (
-            np.stack([image for image, _ in pairs]).astype("float32") / 127.5
-            - 1,
-            np.array([label for _, label in pairs]),
-        )
-        for pairs in (
-            list(digits.examples(split).as_numpy_iterator())
-            for split in ("train", "test")
-        )
-    ]
     body = run.load_model().with_num_classes(0)
-    (x, y), (test_x, test_y) = (
-        (body.predict(images, verbose=0), labels) for images, labels in by_hand
-    )
+
+    def read(split):
+        images, labels = zip(*digits.examples(split).as_numpy_iterator())
+        images = np.stack(images).astype("float32") / 127.5 - 1
+        return body.predict(images, verbose=0), np.array(labels)
+
+    (x, y), (test_x, test_y) = read("train"), read("test")
     features = Features(x, y, test_x, np.eye(10, dtype=bool)[test_y])
     row = report["probes"]["few_shot/25"]
     expected = [written_out_few_shot(features, 25, seed) for seed in (0, 1)]
@@ -163,3 +155,9 @@ def test_a_run_on_digits_end_to_end(run, digits):
     # Even a model that is hardly trained tells some digits apart.
     assert row["mean"] > 0.25 and report["probes"]["knn/5"]["mean"] > 0.25
     assert report["probes"]["knn/5"]["deviation"] is None
+
+
+def test_numbers_of_a_flag():
+    assert parse_numbers("shots", ["1", " 5"]) == (1, 5)
+    with pytest.raises(ValueError, match="`shots` must be whole.*shots=1,a"):
+        parse_numbers("shots", ["1", "a"])

@@ -12,63 +12,60 @@ def rates(schedule, steps):
     return [float(schedule(step)) for step in steps]
 
 
-def test_first_update_of_a_warmup_has_rate_zero_and_peak_follows_it():
-    schedule = WarmupSchedule(0.5, total_steps=14, warmup_steps=4)
-    np.testing.assert_allclose(
-        rates(schedule, range(5)), [0, 0.125, 0.25, 0.375, 0.5], rtol=1e-6
-    )
-
-
-def test_rsqrt_is_the_closed_form_at_every_update():
-    schedule = WarmupSchedule(
-        2.0, total_steps=12, warmup_steps=2, decay="rsqrt", timescale=3
-    )
-    # 1 / sqrt(1 + n / 3) is 1 / 2 nine updates behind the warm-up.
-    want = [0.0, 1.0] + [2 / math.sqrt(1 + n / 3) for n in range(10)]
-    assert want[11] == 1.0
-    np.testing.assert_allclose(rates(schedule, range(12)), want, rtol=1e-6)
-
-
-def test_steps_fall_after_each_milestone():
-    """Shares of all updates; the update at a milestone has the old rate."""
-    schedule = WarmupSchedule(2.0, 10, 2, "steps", milestones=(0.3, 0.5, 2 / 3))
-    # The milestones are the updates 3, 5 and 7.
-    want = [0, 1, 2, 2, 0.2, 0.2, 0.02, 0.02, 0.002, 0.002, 0.002]
-    np.testing.assert_allclose(rates(schedule, range(11)), want, rtol=1e-6)
-
-
 @pytest.mark.parametrize(
-    "decay, want",
+    "arguments, changes, want",
     [
-        ("linear", [0, 2, 4, 3.1, 2.2, 1.3, 0.4, 0.4]),
-        # 0.4 + 3.6 * (1 + cos(pi * p)) / 2 at p of 0, 1/4, 1/2, 3/4 and 1.
-        ("cosine", [0, 2, 4, 3.472792206, 2.2, 0.927207794, 0.4, 0.4]),
-    ],
-)
-def test_decay_ends_at_the_final_fraction(decay, want):
-    schedule = WarmupSchedule(4.0, 6, 2, decay, final_fraction=0.1)
-    np.testing.assert_allclose(rates(schedule, range(8)), want, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "decay, want",
-    [
-        ("constant", [0, 3, 6, 6, 6, 6, 4, 2, 0, 0]),
-        # 6 - n behind the warm-up, of which a third is lost at every update.
-        ("linear", [0, 3, 6, 5, 4, 3, 2 * 2 / 3, 1 / 3, 0, 0]),
+        # The first update of a warm-up has rate 0, and the peak follows it.
+        ((0.5, 14, 4), {}, [0, 0.125, 0.25, 0.375, 0.5]),
+        # 1 / sqrt(1 + n / 3) is 1 / 2 nine updates behind the warm-up.
         (
-            "rsqrt",
+            (2.0, 12, 2, "rsqrt"),
+            {"timescale": 3},
+            [0, 1] + [2 / math.sqrt(1 + n / 3) for n in range(9)] + [1],
+        ),
+        # The milestones are the updates 3, 5 and 7, which have the old rate.
+        (
+            (2.0, 10, 2, "steps"),
+            {"milestones": (0.3, 0.5, 2 / 3)},
+            [0, 1, 2, 2, 0.2, 0.2, 0.02, 0.02, 0.002, 0.002, 0.002],
+        ),
+        # The decay ends at the final fraction.
+        (
+            (4.0, 6, 2, "linear"),
+            {"final_fraction": 0.1},
+            [0, 2, 4, 3.1, 2.2, 1.3, 0.4, 0.4],
+        ),
+        # 0.4 + 3.6 * (1 + cos(pi * p)) / 2 at p of 0, 1/4, 1/2, 3/4 and 1.
+        (
+            (4.0, 6, 2, "cosine"),
+            {"final_fraction": 0.1},
+            [0, 2, 4, 3.472792206, 2.2, 0.927207794, 0.4, 0.4],
+        ),
+        # A third is lost at each update of the cool-down.
+        (
+            (6.0, 8, 2, "constant"),
+            {"cooldown_steps": 3},
+            [0, 3, 6, 6, 6, 6, 4, 2, 0, 0],
+        ),
+        # 6 - n behind the warm-up.
+        (
+            (6.0, 8, 2, "linear"),
+            {"cooldown_steps": 3},
+            [0, 3, 6, 5, 4, 3, 2 * 2 / 3, 1 / 3, 0, 0],
+        ),
+        (
+            (6.0, 8, 2, "rsqrt"),
+            {"cooldown_steps": 3, "timescale": 5},
             [0, 3, 6]
             + [6 / math.sqrt(1 + n / 5) for n in (1, 2, 3)]
             + [4 / math.sqrt(1.8), 2 / math.sqrt(2), 0, 0],
         ),
     ],
 )
-def test_cooldown_multiplies_the_last_updates(decay, want):
-    schedule = WarmupSchedule(6.0, 8, 2, decay, cooldown_steps=3, timescale=5)
-    np.testing.assert_allclose(
-        rates(schedule, range(10)), want, rtol=1e-6, atol=1e-6
-    )
+def test_rates_are_the_closed_form_at_every_update(arguments, changes, want):
+    schedule = WarmupSchedule(*arguments, **changes)
+    found = rates(schedule, range(len(want)))
+    np.testing.assert_allclose(found, want, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("decay", DECAYS)
