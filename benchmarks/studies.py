@@ -36,7 +36,6 @@ from keras_vit.models.features import without_head
 from trainers.data.batches import eval_batches, train_batches
 from trainers.data.datasets import ImageDataset, open_dataset
 from trainers.evaluation.probing import ProbeChoices, extract_features, few_shot
-from trainers.loop.flops import TRAINING_PASSES
 from trainers.models.factory import choose_trained
 from trainers.models.resnets import build_bit_resnet
 from trainers.optim.optimizers import make_optimizer
@@ -44,8 +43,9 @@ from trainers.optim.schedules import WarmupSchedule
 from trainers.recipes.baselines import BitSize
 from trainers.recipes.recipe import Recipe
 from trainers.recipes.recipes import RECIPES
-from trainers.runs.memory import estimate_memory
-from trainers.train import prepare, train
+from trainers.train import prepare
+from trainers.training.flops import TRAINING_PASSES
+from trainers.training.memory import estimate_memory
 
 RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 ACCURACY = "test accuracy (%)"
@@ -57,7 +57,7 @@ def pretrained(recipe: Recipe, folder: pathlib.Path) -> str:
     if not path.exists():
         keras.backend.clear_session()
         recipe = dataclasses.replace(recipe, peak_tflops=1.0)
-        train(prepare(recipe, str(folder)))
+        prepare(recipe, str(folder)).train()
     return str(path)
 
 
@@ -199,7 +199,7 @@ def measure_few_shot(trained: Trained) -> dict:
     These have other handwritten digits than those that the model learned.
     """
     dataset = dataclasses.replace(
-        trained.job.dataset, train_split="validation", eval_split="test"
+        trained.trainer.dataset, train_split="validation", eval_split="test"
     )
     features = extract_features(without_head(trained.model), dataset)
     [accuracies] = few_shot(features, ProbeChoices(shots=(SHOTS,))).values()
@@ -228,10 +228,10 @@ TRAININGS = (
 
 
 def count_training(trained: Trained) -> dict:
-    """Return the FLOPs of all updates of a job."""
-    job = trained.job
-    images = job.recipe.batch_size * job.total_steps
-    return {"flops": float(TRAINING_PASSES * job.flops_per_image * images)}
+    """Return the FLOPs of all updates of a run."""
+    trainer = trained.trainer
+    images = trainer.recipe.batch_size * trainer.total_steps
+    return {"flops": float(TRAINING_PASSES * trainer.flops_per_image * images)}
 
 
 def place_compute(trial: Trial):
@@ -427,7 +427,7 @@ def find_painted_model(place: Place) -> str:
 
 def measure_fine_tuning(trained: Trained) -> dict:
     """Return what a way of fine-tuning costs, also for the large model."""
-    loop, recipe = trained.job.loop, trained.job.recipe
+    loop, recipe = trained.trainer.loop, trained.trainer.recipe
     large = VisionTransformer(VARIANTS[LARGE_MODEL].config)
     choose_trained(large, dataclasses.replace(recipe, init_from=None))
     optimizer = make_optimizer("adamw", large.trainable_variables, 1e-3)

@@ -29,7 +29,7 @@ from keras_vit.files import atomic_write
 from keras_vit.tables import format_table
 from trainers.recipes.recipe import Recipe
 from trainers.recipes.recipes import RECIPES
-from trainers.train import Job, prepare
+from trainers.train import Trainer, prepare
 
 CHOICE, REPORT = "choice", "report"
 # The splits of the digits. The test split is only for the report.
@@ -74,13 +74,14 @@ CASE = list(COLUMNS)[: list(COLUMNS).index("accuracy")]
 class Trained(NamedTuple):
     """A trained model, and accuracy and loss in `logs`.
 
-    Its job is None if another trainer was used; `evaluations` are pairs of
-    updates and accuracy, and `milliseconds` is the median time of an update.
+    Its trainer is None if another program trained it; `evaluations` are
+    pairs of updates and accuracy, and `milliseconds` is the median time of
+    an update.
     """
 
     model: keras.Model
     logs: dict
-    job: Job | None = None
+    trainer: Trainer | None = None
     evaluations: tuple = ()
     milliseconds: float = 0.0
 
@@ -336,25 +337,27 @@ def train_once(
     recipe = dataclasses.replace(recipe, peak_tflops=1.0)
     stopwatch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
-        job = prepare(recipe, folder, build=build)
-        logs = train_job(job, [stopwatch], evaluations)
+        trainer = prepare(recipe, folder, build=build)
+        logs = train_job(trainer, [stopwatch], evaluations)
     logs |= {"accuracy": logs["val_accuracy"], "loss": logs["val_loss"]}
     milliseconds = statistics.median(stopwatch.milliseconds or [0.0])
     found = tuple(stopwatch.evaluations)
-    return Trained(job.loop.model, logs, job, found, milliseconds)
+    return Trained(trainer.loop.model, logs, trainer, found, milliseconds)
 
 
-def train_job(job: Job, callbacks: Iterable = (), evaluations: int = 1) -> dict:
-    """Train a job of a recipe with `total_steps` without checkpoints."""
-    job.loop.checkpoints = None
-    total = job.recipe.total_steps
-    return job.loop.train(
-        job.train_batches,
-        job.eval_batches,
+def train_job(
+    trainer: Trainer, callbacks: Iterable = (), evaluations: int = 1
+) -> dict:
+    """Train a run of a recipe with `total_steps` without checkpoints."""
+    trainer.loop.checkpoints = None
+    total = trainer.recipe.total_steps
+    return trainer.loop.train(
+        trainer.train_batches,
+        trainer.eval_batches,
         total_steps=total,
-        steps_per_epoch=max(total // evaluations, 1),
-        eval_steps=job.eval_steps,
-        steps_per_loop=job.recipe.steps_per_loop,
+        steps_per_eval=max(total // evaluations, 1),
+        eval_steps=trainer.eval_steps,
+        steps_per_loop=trainer.recipe.steps_per_loop,
         callbacks=callbacks,
     )
 

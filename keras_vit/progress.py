@@ -1,4 +1,4 @@
-"""The progress bar of work that takes a while."""
+"""The progress bar of work that takes a while, times and large numbers."""
 
 import datetime
 import math
@@ -147,3 +147,23 @@ def format_seconds(seconds: float) -> str:
         '1:02:05'
     """
     return str(datetime.timedelta(seconds=round(seconds)))
+
+
+SI_PREFIXES = "kMGT"
+
+
+def scale(number: float) -> str:
+    """Return a number with three digits and k, M, G or T.
+
+    Example:
+        >>> scale(85_800_000), scale(999_999), scale(12)
+        ('85.8 M', '1.00 M', '12 ')
+    """
+    if number < 1000:
+        return f"{number:.0f} "
+    for prefix in SI_PREFIXES:
+        number /= 1000
+        if number < 999.5 or prefix == SI_PREFIXES[-1]:
+            break
+    decimals = 2 if number < 9.995 else 1 if number < 99.95 else 0
+    return f"{number:.{decimals}f} {prefix}"

@@ -84,7 +84,7 @@ def digits_run(tmp_path_factory):
     """
     from trainers.data.datasets import open_dataset
     from trainers.recipes.recipes import RECIPES
-    from trainers.train import prepare, train
+    from trainers.train import prepare
 
     folder = tmp_path_factory.mktemp("checkout")
     recipe = dataclasses.replace(
@@ -95,7 +95,7 @@ def digits_run(tmp_path_factory):
         warmup_steps=0,
         peak_tflops=1.0,
     )
-    train(prepare(recipe, str(folder / "saved_models/digits")))
+    prepare(recipe, str(folder / "saved_models/digits")).train()
     image, _ = next(iter(open_dataset("digits").examples("test")))
     keras.utils.save_img(folder / "digit.png", image.numpy())
     return folder

@@ -38,18 +38,18 @@ def test_a_frozen_block_stays_frozen():
 
 CONTINUE = """
 import pathlib
-from trainers.runs.run import Run
-from trainers.train import prepare, train
-job = prepare(Run(pathlib.Path("run")).load_recipe(), "run")
+from trainers.training.run_folder import RunFolder
+from trainers.train import prepare
+job = prepare(RunFolder(pathlib.Path("run")).load_recipe(), "run")
 assert job.loop.step == 4
-train(job)
+job.train()
 """
 
 
 @tensorflow_only
 def test_a_finished_run_is_evaluated_as_it_was(tmp_path):
+    from trainers.commands import open_source
     from trainers.evaluation.evaluation import evaluate
-    from trainers.runs.command_line import open_source
 
     folder = shutil.copytree(FOLDER / "finished", tmp_path / "finished")
     expected = json.loads((folder / "evaluation.json").read_text())

@@ -15,6 +15,12 @@ from collections.abc import Mapping
 
 from absl import flags
 
+from trainers.commands import (
+    open_source,
+    refuse_arguments,
+    run_main,
+    user_errors,
+)
 from trainers.data.datasets import ImageDataset
 from trainers.evaluation.evaluation import choose_folder, evaluate
 from trainers.evaluation.image_predictions import (
@@ -23,13 +29,7 @@ from trainers.evaluation.image_predictions import (
     read_image_predictions,
 )
 from trainers.paths import as_path, parse_object, read_written
-from trainers.runs.command_line import (
-    open_source,
-    refuse_arguments,
-    run_main,
-    user_errors,
-)
-from trainers.runs.run import Run
+from trainers.training.run_folder import RunFolder
 
 FLAGS = flags.FLAGS
 NUM_CLASSES_SHOWN = 20
@@ -125,7 +125,7 @@ def read_other(folder: str, dataset: ImageDataset) -> OtherModel:
             f"--report_dir=FOLDER first. Received: compare={folder!r}, which "
             f"is of {report.get('dataset')!r}, split {report.get('split')!r}"
         )
-    if Run(as_path(folder)).is_outdated(report):
+    if RunFolder(as_path(folder)).is_outdated(report):
         raise ValueError(
             "`compare` must be an evaluation of the model in the folder, which "
             "was trained since; evaluate that run again. Received: "

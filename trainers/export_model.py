@@ -30,21 +30,20 @@ from keras_vit.export.bundle import (
 )
 from keras_vit.preprocessing.description import Preprocessing
 from trainers.augment.augmentation import parse_augmentation
-from trainers.data.datasets import ImageDataset
-from trainers.data.decoding import BadExamples
-from trainers.evaluation.predictions import take_images
-from trainers.models.factory import with_patch_size
-from trainers.paths import Path, RemotePath, as_path, write_atomically
-from trainers.runs.command_line import (
+from trainers.commands import (
     open_source,
     refuse_arguments,
     run_main,
     stop_at_once,
     user_errors,
 )
-from trainers.runs.model_card import describe_run
-from trainers.runs.named_model import NamedModel
-from trainers.runs.run import CARD, Run
+from trainers.data.datasets import ImageDataset
+from trainers.data.decoding import BadExamples
+from trainers.evaluation.predictions import take_images
+from trainers.models.factory import with_patch_size
+from trainers.paths import Path, RemotePath, as_path, write_atomically
+from trainers.training.model_card import describe_run
+from trainers.training.run_folder import CARD, NamedModel, RunFolder
 
 FLAGS = flags.FLAGS
 NUM_CALIBRATION = 256
@@ -89,7 +88,7 @@ def main(arguments):
 
 
 def export_source(
-    source: Run | NamedModel,
+    source: RunFolder | NamedModel,
     dataset: ImageDataset,
     export_dir: Path,
     formats: Sequence[str] = ("saved_model", "tflite"),
@@ -218,15 +217,17 @@ def take_files(dataset: ImageDataset, count: int) -> list[bytes]:
     ]
 
 
-def describe_source(source: Run | NamedModel, model: keras.Model) -> str | None:
+def describe_source(
+    source: RunFolder | NamedModel, model: keras.Model
+) -> str | None:
     """Return the model card of an exported source; None if it is no run."""
-    if not isinstance(source, Run):
+    if not isinstance(source, RunFolder):
         return None
     return describe_run(source, model, str(source.model_path))
 
 
 def find_class_names(
-    source: Run | NamedModel, dataset: ImageDataset, model: keras.Model
+    source: RunFolder | NamedModel, dataset: ImageDataset, model: keras.Model
 ) -> list[str] | None:
     """Return the class names, or None if they do not fit the outputs."""
     names = source.load_class_names()

@@ -26,19 +26,14 @@ from keras_vit.analysis.gallery import (
 from keras_vit.inspect import open_subject as open_file
 from keras_vit.models import VisionTransformer
 from trainers.augment.augmentation import line_of
+from trainers.commands import open_source, run_main, stop_at_once, user_errors
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import BadExamples
 from trainers.evaluation.predictions import check_classifier, load_image
 from trainers.models.initial_model import is_run_folder
 from trainers.paths import as_path, check_writable
-from trainers.runs.command_line import (
-    open_source,
-    run_main,
-    stop_at_once,
-    user_errors,
-)
-from trainers.runs.run import Run
+from trainers.training.run_folder import RunFolder
 
 FLAGS = flags.FLAGS
 NUM_IMAGES = 4
@@ -108,14 +103,14 @@ def inspect_run(
 def operations_for(subject: Subject, source: str) -> str:
     """Return the operations on images of a run or of a model file."""
     if is_run_folder(source):
-        return Run(as_path(source)).preprocess
+        return RunFolder(as_path(source)).preprocess
     config = subject.model.config
     return line_of(config.preprocessing, config.image_size)
 
 
 def open_run(run_dir: str) -> Subject:
     """Open the model of a run; images are preprocessed as in its evaluation."""
-    run = Run(as_path(run_dir))
+    run = RunFolder(as_path(run_dir))
     model = run.load_model()
     if not isinstance(model, VisionTransformer):
         raise ValueError(

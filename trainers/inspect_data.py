@@ -14,6 +14,7 @@ import sys
 from absl import flags
 
 from keras_vit.tables import format_table
+from trainers.commands import run_main, stop_at_once, user_errors
 from trainers.data.datasets import open_dataset
 from trainers.data.decoding import BadExamples
 from trainers.data.inspection import (
@@ -25,7 +26,6 @@ from trainers.data.inspection import (
     write_data_page,
 )
 from trainers.paths import Path, as_path, check_folder, check_writable
-from trainers.runs.command_line import run_main, stop_at_once, user_errors
 
 FLAGS = flags.FLAGS
 NUM_ROWS = 50

@@ -14,15 +14,14 @@ import sys
 
 from absl import flags
 
+from trainers.commands import run_main, user_errors
 from trainers.evaluation.file_predictions import (
     OUTPUT_FORMS,
     expand_folders,
     predict_each,
 )
 from trainers.paths import as_path
-from trainers.runs.command_line import run_main, user_errors
-from trainers.runs.named_model import NamedModel
-from trainers.runs.run import Run
+from trainers.training.run_folder import NamedModel, RunFolder
 
 FLAGS = flags.FLAGS
 
@@ -40,7 +39,7 @@ def main(arguments):
             raise ValueError("Pass image files or folders of them.")
         source = NamedModel(FLAGS.model)
         if FLAGS.run_dir:
-            source = Run(as_path(FLAGS.run_dir))
+            source = RunFolder(as_path(FLAGS.run_dir))
         paths = expand_folders(arguments[1:])
         rows = predict_each(source, paths, FLAGS.top, FLAGS.preprocess)
         OUTPUT_FORMS[FLAGS.format](keep_faults(rows, faults), sys.stdout)

@@ -16,17 +16,17 @@ from collections.abc import Mapping
 
 from absl import flags
 
-from trainers.evaluation.probing import (
-    ProbeChoices,
-    probe,
-)
-from trainers.paths import as_path
-from trainers.runs.command_line import (
+from trainers.commands import (
     open_source,
     refuse_arguments,
     run_main,
     user_errors,
 )
+from trainers.evaluation.probing import (
+    ProbeChoices,
+    probe,
+)
+from trainers.paths import as_path
 
 FLAGS = flags.FLAGS
 

@@ -22,14 +22,14 @@ from absl import flags
 
 from keras_vit.serving import UnavailableError, connect
 from keras_vit.serving.tf_serving import read_version
-from trainers.export.server_check import ServerReport, fill_report, say
-from trainers.paths import as_path, write_atomically
-from trainers.runs.command_line import (
+from trainers.commands import (
     refuse_arguments,
     run_main,
     stop_at_once,
     user_errors,
 )
+from trainers.export.server_check import ServerReport, fill_report, say
+from trainers.paths import as_path, write_atomically
 
 FLAGS = flags.FLAGS
 BATCH_SIZE = 1024  # More rows than any request of this command has.

@@ -15,9 +15,7 @@ if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
 
 from absl import flags
 
-from trainers.engine.rendezvous import watched_service
-from trainers.recipes import flags as recipe_flags
-from trainers.runs.command_line import (
+from trainers.commands import (
     StopSignals,
     exit_hard,
     refuse_arguments,
@@ -27,6 +25,8 @@ from trainers.runs.command_line import (
     user_errors,
     worker_config_from_flags,
 )
+from trainers.engine.rendezvous import watched_service
+from trainers.recipes import flags as recipe_flags
 from trainers.sweeps.sweeping import (
     CHOICE,
     Sweep,
@@ -74,10 +74,10 @@ def main(arguments):
 
 def dry_run_first(sweep: Sweep):
     """Print the memory and the time that the first run of a sweep needs."""
-    job = prepare_case(sweep, next(sweep.cases([])))
+    trainer = prepare_case(sweep, next(sweep.cases([])))
     if sweep.is_writer:
-        print(f"\nThe first run: {job}")
-        dry_run(job)
+        print(f"\nThe first run: {trainer}")
+        dry_run(trainer)
 
 
 def parse_rates(words: list[str] | None) -> list[float] | None:

@@ -17,9 +17,7 @@ if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
 from absl import flags
 
 from trainers import sweep
-from trainers.engine.rendezvous import watched_service
-from trainers.recipes import flags as recipe_flags
-from trainers.runs.command_line import (
+from trainers.commands import (
     StopSignals,
     exit_hard,
     refuse_arguments,
@@ -29,6 +27,8 @@ from trainers.runs.command_line import (
     user_errors,
     worker_config_from_flags,
 )
+from trainers.engine.rendezvous import watched_service
+from trainers.recipes import flags as recipe_flags
 from trainers.sweeps.vtab import (
     NUM_HELD_OUT,
     describe_scores,

@@ -65,7 +65,7 @@ def drive(model, callback, steps=()):
 
     An epoch ends at each of `steps`.
     """
-    model.optimizer = None  # As trainers/loop/loop.py does.
+    model.optimizer = None  # As trainers/training/trainer.py does.
     callback.set_model(model)
     callback.on_train_begin()
     frames = [position_similarity(model)]

@@ -17,8 +17,8 @@ from benchmarks.studies import STUDIES
 from benchmarks.study import CHOICE, REPORT, Arm, Place, Study, Trained, Trial
 from keras_vit import VARIANTS
 from trainers.data.datasets import open_dataset
-from trainers.loop.flops import count_flops
 from trainers.recipes.recipes import RECIPES
+from trainers.training.flops import count_flops
 
 SIZES = (1000, 32, 8)  # Updates, images of a batch, pixels.
 RESULTS = pathlib.Path(study.__file__).parent / "results"
@@ -366,13 +366,13 @@ def test_relative_compute_of_the_shape():
 
 
 def test_the_arithmetic_of_a_training():
-    job = types.SimpleNamespace(
+    trainer = types.SimpleNamespace(
         flops_per_image=10,
         total_steps=100,
         recipe=types.SimpleNamespace(batch_size=4),
     )
     # The backward pass needs twice what the forward pass does.
-    counted = studies.count_training(Trained(None, {}, job))
+    counted = studies.count_training(Trained(None, {}, trainer))
     assert counted == {"flops": 3 * 10 * 4 * 100}
 
 

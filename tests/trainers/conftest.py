@@ -13,10 +13,9 @@ from trainers.data.datasets import open_dataset
 from trainers.data.readers.tfds import Digits
 from trainers.recipes.flags import define_recipe_flags, recipe_from_flags
 from trainers.recipes.recipes import RECIPES
-from trainers.runs import job
-from trainers.runs.job import train
-from trainers.runs.preparation import prepare
-from trainers.runs.run import Run
+from trainers.training import trainer as trainer
+from trainers.training.run_folder import RunFolder
+from trainers.training.trainer import prepare
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -95,8 +94,10 @@ def runs_without_pictures(request, monkeypatch):
     their own, are drawn as ever.
     """
     if "pictures" not in request.fixturenames:
-        monkeypatch.setattr(job.Job, "draw_first_batch", lambda self: None)
-        monkeypatch.setattr(job, "plot_learning_curve", lambda *paths: None)
+        monkeypatch.setattr(
+            trainer.Trainer, "draw_first_batch", lambda self: None
+        )
+        monkeypatch.setattr(trainer, "plot_learning_curve", lambda *paths: None)
 
 
 @pytest.fixture
@@ -155,7 +156,7 @@ def trained(tmp_path_factory):
         epochs_per_eval=1,
     )
     folder = tmp_path_factory.mktemp("trained") / "run"
-    train(prepare(recipe, str(folder)))
+    prepare(recipe, str(folder)).train()
     return folder
 
 
@@ -163,4 +164,4 @@ def trained(tmp_path_factory):
 def run(trained, tmp_path_factory):
     """Return a finished run of a few updates, a copy for each file of tests."""
     folder = tmp_path_factory.mktemp("run") / "first"
-    return Run(shutil.copytree(trained, folder))
+    return RunFolder(shutil.copytree(trained, folder))

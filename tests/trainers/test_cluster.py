@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from tests import commands
+from trainers.commands import EXIT_CODES
 from trainers.recipes.recipe import STRATEGIES, Recipe
 from trainers.recipes.recipes import RECIPES
-from trainers.runs.command_line import EXIT_CODES
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = (ROOT / "docs/cluster.md").read_text()

@@ -19,8 +19,7 @@ from trainers.evaluation.evaluation import evaluate
 from trainers.evaluation.file_predictions import predict_each
 from trainers.evaluation.predictions import take_images
 from trainers.export_model import export_source
-from trainers.runs.named_model import NamedModel
-from trainers.runs.run import Run
+from trainers.training.run_folder import NamedModel, RunFolder
 
 QUIET = {"threads": (), "verbose": False}
 
@@ -111,7 +110,7 @@ def test_class_names_that_do_not_fit_the_model_are_refused(
 ):
     """By all commands, and not replaced by those of the data set."""
     shutil.copytree(run.folder, tmp_path / "run")
-    other = Run(tmp_path / "run")
+    other = RunFolder(tmp_path / "run")
     content = json.loads(run.recipe_path.read_text())
     content["class_names"] = names
     other.recipe_path.write_text(json.dumps(content))

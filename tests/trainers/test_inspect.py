@@ -15,7 +15,7 @@ from trainers import inspect
 from trainers.evaluation.predictions import load_image
 from trainers.inspect import first_test_images, inspect_run, open_run
 from trainers.recipes.recipes import RECIPES
-from trainers.runs.run import Run
+from trainers.training.run_folder import RunFolder
 
 NAMES = [str(digit) for digit in range(10)]
 
@@ -24,7 +24,7 @@ def make_run(folder, model=None, **changes):
     """Make the folder of a finished run on digits, without training."""
     config = tiny_config(image_size=8, patch_size=2, channels=1, num_classes=10)
     model = model or randomize(VisionTransformer(config), 0)
-    run = Run(folder)
+    run = RunFolder(folder)
     recipe = dataclasses.replace(RECIPES["digits"], **changes)
     run.save_recipe(recipe, NAMES)
     run.save_model(model)
@@ -124,7 +124,7 @@ def test_a_second_model_reads_the_images_of_the_first_run(
     ranges = {"augment": operations, "eval_preprocess": operations}
     other = make_run(tmp_path / "other" / "first", **ranges)
     file = str(tmp_path / "model.keras")
-    Run(tmp_path / "other" / "first").load_model().save(file)
+    RunFolder(tmp_path / "other" / "first").load_model().save(file)
     inspect_run(run_dir, compare=other, num_images=2)
     inspect_run(run_dir, compare=file, num_images=2)
     (subjects, (first, second), *_), (_, (again, plain), *_) = looks
@@ -144,7 +144,7 @@ def test_bad_test_images_are_counted(tmp_path, looks):
     Image.fromarray(pixels).save(tmp_path / "photos/train/dog/1.png")
     (tmp_path / "photos/test/cat/1.png").write_bytes(b"\x89PNG\r\n\x1a\nno")
     config = tiny_config(image_size=8, patch_size=2, num_classes=2)
-    run = Run(tmp_path / "run")
+    run = RunFolder(tmp_path / "run")
     recipe = dataclasses.replace(
         RECIPES["digits"], dataset=f"folder:{tmp_path / 'photos'}", augment=""
     )

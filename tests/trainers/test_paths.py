@@ -11,18 +11,16 @@ import tensorflow as tf
 
 from tests.trainers.made import assert_same_weights
 from trainers.data.datasets import open_dataset
+from trainers.engine.checkpoints import Checkpoints
 from trainers.engine.tensorflow import TensorFlowState
+from trainers.errors import CheckpointError
 from trainers.evaluation.evaluation import evaluate
 from trainers.export_model import export_source
-from trainers.loop.checkpoints import Checkpoints
-from trainers.loop.errors import CheckpointError
-from trainers.loop.metrics import read_metrics
 from trainers.models.initial_model import find_model_file
 from trainers.paths import RemotePath, as_path, draft_of, write_atomically
-from trainers.runs.job import train
-from trainers.runs.named_model import NamedModel
-from trainers.runs.preparation import prepare
-from trainers.runs.run import Run
+from trainers.training.report import read_metrics
+from trainers.training.run_folder import NamedModel, RunFolder
+from trainers.training.trainer import prepare
 
 gfile = tf.io.gfile
 
@@ -65,9 +63,9 @@ def test_a_path_may_begin_with_the_home_of_the_user(run, monkeypatch):
 
 def test_the_name_of_a_run_is_that_of_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert Run(as_path(".")).name == tmp_path.name
-    assert Run(as_path("runs/a/")).name == "a"
-    assert Run(as_path("gs://bucket/runs/a")).name == "a"
+    assert RunFolder(as_path(".")).name == tmp_path.name
+    assert RunFolder(as_path("runs/a/")).name == "a"
+    assert RunFolder(as_path("gs://bucket/runs/a")).name == "a"
     with pytest.raises(ValueError, match="file://, gs://, ram://.*'s4://a/b'"):
         as_path("s4://a/b")
 
@@ -101,18 +99,18 @@ def test_a_run_in_a_bucket_is_stopped_continued_and_evaluated(
 ):
     folder = f"{bucket}/runs/first"
     recipe = dataclasses.replace(recipe, steps_per_checkpoint=1)
-    job = prepare(recipe, folder)
+    trainer = prepare(recipe, folder)
 
     def stop():
-        return job.loop.step == 2
+        return trainer.loop.step == 2
 
-    job.loop.must_stop = stop
+    trainer.loop.must_stop = stop
     with pytest.raises(RuntimeError, match="saved after update 2"):
-        train(job)
+        trainer.train()
     again = prepare(recipe, folder)
     assert again.loop.step == 2
-    train(again)
-    run = Run(as_path(folder))
+    again.train()
+    run = RunFolder(as_path(folder))
     [row] = read_metrics(run.metrics_path)
     assert evaluate(run, digits)["accuracy"] == pytest.approx(
         row["val_accuracy"]
@@ -166,7 +164,7 @@ def test_a_bucket_that_does_not_answer_is_an_error_of_files(monkeypatch):
 
     monkeypatch.setattr(gfile, "exists", refuse)
     with pytest.raises(OSError, match="recipe.json: no access$"):
-        Run(as_path("gs://bucket/run")).load_recipe()
+        RunFolder(as_path("gs://bucket/run")).load_recipe()
 
 
 def test_exports_to_a_bucket_are_refused(run):

@@ -13,17 +13,17 @@ from absl import flags
 
 import trainers.sweep
 from tests.trainers.made import assert_same_weights
+from trainers.commands import worker_config_from_flags
 from trainers.data.readers.tfds import TfdsReader
+from trainers.errors import Interrupted
 from trainers.evaluation.evaluation import evaluate
 from trainers.flags import define_sweep_flags
-from trainers.loop.errors import Interrupted
-from trainers.loop.metrics import read_metrics
 from trainers.recipes import flags as recipe_flags
 from trainers.recipes.recipes import RECIPES
-from trainers.runs.command_line import worker_config_from_flags
-from trainers.runs.run import Run
 from trainers.sweeps import sweeping
 from trainers.sweeps.sweeping import open_sweep, run_sweep
+from trainers.training.report import read_metrics
+from trainers.training.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow(20)
 
@@ -127,7 +127,7 @@ def test_the_test_split_is_not_read_before_the_report(swept):
 def test_the_rate_of_the_report_is_the_best_on_the_held_out_images(swept):
     """By the metrics that the runs have written."""
     rows = [
-        read_metrics(Run(swept.folder / name).metrics_path)[-1]
+        read_metrics(RunFolder(swept.folder / name).metrics_path)[-1]
         for name in CHOICE_RUNS
     ]
     found = [(row["val_accuracy"], -row["val_loss"]) for row in rows]
@@ -142,7 +142,7 @@ def test_the_report_has_the_mean_of_the_test_split(swept, digits):
     """Each run is one that other commands take."""
     report = json.loads((swept.folder / "sweep.json").read_text())
     runs = sorted(swept.folder.glob("report_*"))
-    found = [evaluate(Run(run), digits)["accuracy"] for run in runs]
+    found = [evaluate(RunFolder(run), digits)["accuracy"] for run in runs]
     assert report["test"]["accuracies"] == pytest.approx(found)
     assert report["test"]["mean"] == pytest.approx(np.mean(found))
     deviation = np.std(found, ddof=1)
@@ -165,7 +165,7 @@ def test_an_interrupted_sweep_ends_as_one_that_was_not(swept, tmp_path):
     folder = tmp_path / "sweep"
     report_run = sorted(swept.folder.glob("report_*"))[0].name
     for name in (CHOICE_RUNS[1], report_run):
-        run = Run(folder / name)
+        run = RunFolder(folder / name)
         with pytest.raises(Interrupted, match="after update 2. Run the same"):
             run_sweep(open_small(folder), run.recipe_path.exists)
         assert not run.model_path.exists()
@@ -187,7 +187,7 @@ def test_an_interrupted_sweep_ends_as_one_that_was_not(swept, tmp_path):
 def test_the_command_prints_what_a_finished_sweep_found(
     swept, command, capsys, monkeypatch
 ):
-    monkeypatch.setattr(sweeping, "train", None)  # Nothing is trained.
+    monkeypatch.setattr(sweeping.Trainer, "train", None)  # Nothing is trained.
     command(
         "--recipe=digits",
         *(f"--{name}={value}" for name, value in CHANGES.items()),
@@ -227,7 +227,7 @@ def test_a_dry_run_is_that_of_the_first_run(command, tmp_path, monkeypatch):
     monkeypatch.setattr(trainers.sweep, "dry_run", jobs.append)
     changes = [f"--{name}={value}" for name, value in CHANGES.items()]
     command("--recipe=digits", *changes, "--dry_run", f"--sweep_dir={tmp_path}")
-    [job] = jobs
-    assert job.run.folder.name == "choice_0.001_seed0"
-    assert job.dataset.eval_split == "train[1298:1442]"
+    [trainer] = jobs
+    assert trainer.run.folder.name == "choice_0.001_seed0"
+    assert trainer.dataset.eval_split == "train[1298:1442]"
     assert not (tmp_path / "sweep.json").exists()

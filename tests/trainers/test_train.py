@@ -7,7 +7,7 @@ import pytest
 import trainers.train
 from trainers.evaluation.evaluation import evaluate
 from trainers.recipes.flags import ChosenRecipe
-from trainers.runs.preparation import prepare
+from trainers.training.trainer import prepare
 
 
 def test_saved_model_has_the_accuracy_that_was_logged(run, digits):
@@ -32,8 +32,8 @@ def test_a_dry_run_draws_the_first_batch_into_a_new_folder(
     recipe, tmp_path, capsys
 ):
     folder = tmp_path / "new" / "run"
-    job = prepare(recipe, str(folder))
-    trainers.train.dry_run(job)
+    trainer = prepare(recipe, str(folder))
+    trainers.train.dry_run(trainer)
     assert [path.name for path in folder.iterdir() if path.is_file()] == [
         "first_batch.png"
     ]
@@ -41,7 +41,7 @@ def test_a_dry_run_draws_the_first_batch_into_a_new_folder(
     assert "activations" in output and "first_batch.png" in output
     assert re.search(r"available +[\d.]+ [GM]B\n", output)
     assert re.search(r"Time: \d:\d\d:\d\d for 3 updates", output)
-    assert job.loop.step == 0
+    assert trainer.loop.step == 0
 
 
 def test_a_dry_run_leaves_a_run_that_has_begun_as_it_is(run, capsys):
@@ -57,23 +57,23 @@ def test_a_dry_run_leaves_a_run_that_has_begun_as_it_is(run, capsys):
 
 def test_a_run_that_is_finished_says_so(recipe, tmp_path, capsys):
     patient = dataclasses.replace(recipe, keep_best=True, patience=2)
-    job = prepare(patient, str(tmp_path))
+    trainer = prepare(patient, str(tmp_path))
     chosen = ChosenRecipe("digits", {})
     said = "This run is finished."
-    trainers.train.print_start(job, chosen)
+    trainers.train.print_start(trainer, chosen)
     assert said not in capsys.readouterr().out
     for _ in range(3):
-        job.loop.best.judge({"val_loss": 1.0})
-    trainers.train.print_start(job, chosen)
+        trainer.loop.best.judge({"val_loss": 1.0})
+    trainers.train.print_start(trainer, chosen)
     assert said in capsys.readouterr().out
-    assert trainers.train.stopped_early(job)
+    assert trainers.train.stopped_early(trainer)
     # In the last update, nothing is left to stop.
-    finished = dataclasses.replace(job, total_steps=job.loop.step)
+    finished = dataclasses.replace(trainer, total_steps=trainer.loop.step)
     assert not trainers.train.stopped_early(finished)
 
 
 def test_a_model_no_better_than_guessing_is_named(run, capsys, monkeypatch):
-    job = prepare(run.load_recipe(), str(run.folder))
+    trainer = prepare(run.load_recipe(), str(run.folder))
     for accuracy, is_named in ((0.1, True), (0.11, False)):
         rows = [
             {"step": 1, "val_accuracy": 0.05},
@@ -83,6 +83,6 @@ def test_a_model_no_better_than_guessing_is_named(run, capsys, monkeypatch):
         monkeypatch.setattr(
             trainers.train, "read_metrics", lambda path, rows=rows: rows
         )
-        trainers.train.print_results(job, 1.0)
+        trainers.train.print_results(trainer, 1.0)
         said = "no better than guessing one of 10 classes"
         assert (said in capsys.readouterr().out) == is_named

@@ -23,11 +23,13 @@ from trainers.data.file_lists import (
 from trainers.data.readers.image_files import ImageFiles, number_classes
 from trainers.data.readers.tfds import DATASETS, open_tfds
 from trainers.data.readers.tfrecord import open_tfrecords
-from trainers.data.split_names import EVAL_SPLITS, TRAIN_SPLITS, find_split
 from trainers.data.splits import (
+    EVAL_SPLITS,
+    TRAIN_SPLITS,
     Range,
     count_examples,
     cut_ranges,
+    find_split,
     locate_split,
 )
 

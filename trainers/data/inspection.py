@@ -26,7 +26,7 @@ from trainers.data.readers.folder import (
 )
 from trainers.data.readers.image_files import ImageFiles
 from trainers.data.readers.image_paths import can_read_heif, printable
-from trainers.data.split_names import EVAL_SPLITS, meaning_of
+from trainers.data.splits import EVAL_SPLITS, meaning_of
 from trainers.pages import make_table, write_html
 from trainers.paths import as_path
 

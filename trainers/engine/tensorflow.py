@@ -87,7 +87,8 @@ class TensorFlowEngine(Engine):
         # Any of them could end because of this table. Until all have it, it
         # waits.
         self.part_from_all()
-        return total // (self.num_replicas // self.num_processes)
+        copies = self.num_replicas // self.num_processes
+        return (total / copies).astype(row.dtype)
 
     def wait_for_all(self):
         if self.num_processes > 1:

@@ -30,13 +30,21 @@ from trainers.paths import (
     write_csv_file,
     written_together,
 )
-from trainers.runs.model_card import entries_of_model, read_notes, write_card
-from trainers.runs.named_model import NamedModel
-from trainers.runs.run import Run, check_has_classes, write_report
+from trainers.training.model_card import (
+    entries_of_model,
+    read_notes,
+    write_card,
+)
+from trainers.training.run_folder import (
+    NamedModel,
+    RunFolder,
+    check_has_classes,
+    write_report,
+)
 
 
 def evaluate(
-    source: Run | NamedModel,
+    source: RunFolder | NamedModel,
     dataset: ImageDataset,
     *,
     batch_size: int = 128,
@@ -131,7 +139,9 @@ def evaluate(
 
 
 def choose_folder(
-    source: Run | NamedModel, report_dir: Path | None, patch_size: int | None
+    source: RunFolder | NamedModel,
+    report_dir: Path | None,
+    patch_size: int | None,
 ) -> Path | None:
     """Return the folder to write the report of an evaluation to.
 
@@ -147,7 +157,7 @@ def choose_folder(
     return source.folder
 
 
-def check_report_dir(source: Run | NamedModel, folder: Path | None):
+def check_report_dir(source: RunFolder | NamedModel, folder: Path | None):
     """Raise an error if the report of an evaluation cannot be written.
 
     So that it is found before the work, not after it.

@@ -17,8 +17,11 @@ from trainers.data.readers.image_paths import (
     printable,
 )
 from trainers.evaluation.predictions import load_image, predict_probabilities
-from trainers.runs.named_model import NamedModel
-from trainers.runs.run import Run, check_has_classes
+from trainers.training.run_folder import (
+    NamedModel,
+    RunFolder,
+    check_has_classes,
+)
 
 BATCH_SIZE = 32
 
@@ -73,7 +76,7 @@ def _expand_pattern(path):
 
 
 def predict_each(
-    source: Run | NamedModel,
+    source: RunFolder | NamedModel,
     paths: Sequence[str],
     top: int = 5,
     preprocess: str | None = None,

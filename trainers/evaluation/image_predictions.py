@@ -17,7 +17,7 @@ from keras_vit.preprocessing.description import (
 )
 from trainers.evaluation.predictions import to_probabilities
 from trainers.paths import Path, read_written, write_csv_file
-from trainers.runs.pictures import plot_predictions
+from trainers.training.pictures import plot_predictions
 
 PREDICTIONS_NAME = "image_predictions.csv"
 PREDICTION_COLUMNS = (

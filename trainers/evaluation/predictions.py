@@ -68,7 +68,7 @@ def to_probabilities(logits: np.ndarray, activation: str) -> np.ndarray:
 
     Args:
         logits: Logits of any floating type.
-        activation: Activation of a `Run` or `NamedModel`: softmax or sigmoid.
+        activation: Of a `RunFolder` or `NamedModel`: softmax or sigmoid.
     """
     activate = keras.activations.get(activation)
     return np.asarray(activate(keras.ops.cast(logits, "float32")))

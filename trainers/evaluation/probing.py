@@ -13,8 +13,7 @@ from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import BadExamples
 from trainers.evaluation.predictions import predict_dataset
 from trainers.paths import Path, check_writable, naming_folder
-from trainers.runs.named_model import NamedModel
-from trainers.runs.run import Run, write_report
+from trainers.training.run_folder import NamedModel, RunFolder, write_report
 
 PENALTY = 2.0**10
 BIAS = 100.0  # Large, so that the penalty hardly affects the weight of it.
@@ -243,7 +242,7 @@ PROBES = {"few_shot": few_shot, "knn": knn}
 
 
 def probe(
-    source: Run | NamedModel,
+    source: RunFolder | NamedModel,
     dataset: ImageDataset,
     probes: Sequence[str] = tuple(PROBES),
     choices: ProbeChoices | None = None,

@@ -84,7 +84,7 @@ def plain_encoder(model: PretrainingModel) -> VisionTransformer:
 
 
 def loss_and_hits(model: PretrainingModel) -> tuple:
-    """Return the functions `loss` and `hits` of a `Step` for a model."""
+    """Return the functions `loss` and `hits` of an `Update` for a model."""
 
     def loss(labels, outputs):
         return model.compute_losses(outputs)
@@ -410,3 +410,20 @@ def _training_options(recipe):
 def _given(choices):
     """Return the choices that are not None; the model sets the others."""
     return {name: x for name, x in choices.items() if x is not None}
+
+
+def check_trainable(model: keras.Model, recipe: Recipe):
+    """Raise a ValueError if `model` cannot be trained or drawn."""
+    is_classifier = recipe.needs_labels and len(model.output_shape) == 2
+    if recipe.needs_labels != is_classifier or not model.trainable_variables:
+        raise ValueError(
+            "The model must give one prediction an image and have weights that "
+            f"are not frozen. Received: output_shape={model.output_shape}, "
+            f"{len(model.trainable_variables)} trainable weights "
+            f"(pooling={recipe.pooling!r}, init_from={recipe.init_from!r})"
+        )
+    if recipe.log_attention and not isinstance(model, VisionTransformer):
+        raise ValueError(
+            "`log_attention` needs a VisionTransformer. Received: "
+            f"log_attention={recipe.log_attention}, model={recipe.model!r}"
+        )

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit.tables import pick
+from trainers.recipes.recipe import Recipe
 
 # The milestones of BiT, Kolesnikov et al. 2020, arXiv:1912.11370, section 3.3.
 MILESTONES = (0.3, 0.6, 0.9)
@@ -188,3 +189,17 @@ DECAYS = {
     "steps": steps,
 }
 ENDING = ("cosine", "linear")  # The decays that `final_fraction` applies to.
+
+
+def make_schedule(recipe: Recipe, total_steps: int) -> WarmupSchedule:
+    """Return the learning rates of all updates."""
+    return WarmupSchedule(
+        recipe.learning_rate,
+        total_steps,
+        recipe.warmup_steps,
+        recipe.schedule,
+        cooldown_steps=recipe.cooldown_steps,
+        final_fraction=recipe.final_fraction,
+        timescale=recipe.timescale,
+        milestones=recipe.milestone_shares,
+    )

@@ -21,8 +21,8 @@ from trainers.data.decoding import BadExamples
 from trainers.data.splits import count_examples, format_ranges, take_ranges
 from trainers.engine.cluster import ALONE, WorkerConfig
 from trainers.engine.strategies import make_engine
+from trainers.errors import NonFiniteLossError
 from trainers.evaluation.probing import summarize
-from trainers.loop.errors import NonFiniteLossError
 from trainers.paths import (
     Path,
     as_path,
@@ -33,11 +33,20 @@ from trainers.paths import (
 )
 from trainers.recipes.flags import ChosenRecipe
 from trainers.recipes.recipe import Recipe
-from trainers.runs.job import Job, train
-from trainers.runs.memory import warn_of_shortage
-from trainers.runs.pictures import describe_skipped
-from trainers.runs.preparation import check_labels, open_in_turn, prepare
-from trainers.runs.run import Run, binding_fields, list_changes, write_report
+from trainers.training.memory import warn_of_shortage
+from trainers.training.pictures import describe_skipped
+from trainers.training.run_folder import (
+    RunFolder,
+    binding_fields,
+    list_changes,
+    write_report,
+)
+from trainers.training.trainer import (
+    Trainer,
+    check_labels,
+    open_in_turn,
+    prepare,
+)
 
 
 def hold_out(dataset: ImageDataset, held_out: str) -> tuple[str, str]:
@@ -267,7 +276,7 @@ class Sweep:
         is_writer: Whether this process writes files and reports.
     """
 
-    run: Run
+    run: RunFolder
     recipe: Recipe
     grid: Grid
     num_seeds: int
@@ -389,7 +398,7 @@ def open_sweep(
         ValueError: If the sweep is not possible, or the folder has a sweep of
             another recipe. Nothing is written.
     """
-    run = Run(as_path(sweep_dir))
+    run = RunFolder(as_path(sweep_dir))
     _check_choices(run, recipe, learning_rates, num_seeds)
     engine = make_engine(recipe.strategy, config, recipe.model_devices)
     with engine.name_lost_workers(lambda: "before the first run"):
@@ -625,7 +634,8 @@ def run_sweep(
     Raises:
         ValueError: If a run is not possible.
         NonFiniteLossError: If the loss is not finite with the chosen rate.
-        Interrupted, WorkerLostError, CheckpointError, OSError: See `train`.
+        Interrupted, WorkerLostError, CheckpointError, OSError: See
+            `Trainer.train`.
     """
     known = read_trials(sweep.run.folder)
     trials = []
@@ -663,27 +673,27 @@ def train_case(
         preparing: See `run_sweep`.
     """
     with preparing():
-        job = prepare_case(sweep, case)
+        trainer = prepare_case(sweep, case)
     if sweep.is_writer:
-        print(f"\n{number}: {case}\n{job}", flush=True)
-        if not job.memory_plan:
-            warn_of_shortage(job)
-    job.loop.must_stop = must_stop
+        print(f"\n{number}: {case}\n{trainer}", flush=True)
+        if not trainer.memory_plan:
+            warn_of_shortage(trainer)
+    trainer.loop.must_stop = must_stop
     try:
-        logs = train(job)
+        logs = trainer.train()
     except NonFiniteLossError as error:
         if case.purpose == REPORT:
             raise
         if sweep.is_writer:
             print(f"This learning rate is not chosen. {error}", flush=True)
         return Trial(*case, None, None)
-    if job.bad_examples.names:
-        print(describe_skipped(job.bad_examples.names))
+    if trainer.bad_examples.names:
+        print(describe_skipped(trainer.bad_examples.names))
     return Trial(*case, float(logs["val_accuracy"]), float(logs["val_loss"]))
 
 
-def prepare_case(sweep: Sweep, case: Case) -> Job:
-    """Return the job of one run; see `prepare` for its errors.
+def prepare_case(sweep: Sweep, case: Case) -> Trainer:
+    """Return the trainer of one run; see `prepare` for its errors.
 
     Args:
         sweep: The sweep.

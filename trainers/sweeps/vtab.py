@@ -14,8 +14,8 @@ from trainers.evaluation.probing import summarize
 from trainers.paths import as_path, write_csv_file
 from trainers.recipes.flags import ChosenRecipe
 from trainers.recipes.vit import RECIPES_BY_TASK
-from trainers.runs.run import write_report
 from trainers.sweeps.sweeping import REPORT, Sweep, Trial, open_sweep, run_sweep
+from trainers.training.run_folder import write_report
 
 NUM_HELD_OUT = "200"  # Of the 1,000 training images, the last.
 OWN_FIELDS = ("dataset", "train_split", "eval_split")

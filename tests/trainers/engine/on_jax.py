@@ -11,12 +11,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainers.engine.checkpoints import Checkpoints
 from trainers.engine.strategies import make_engine
 from trainers.engine.update import Update
-from trainers.loop.checkpoints import Checkpoints
-from trainers.loop.loop import Loop
 from trainers.optim.losses import softmax
 from trainers.optim.optimizers import make_optimizer
+from trainers.training.loop import Loop
 
 draws = np.random.default_rng(0)
 IMAGES = draws.normal(size=(32, 32)).astype("float32")
@@ -68,7 +68,7 @@ def train(loop, total_steps):
         batches,
         batches,
         total_steps=total_steps,
-        steps_per_epoch=3,
+        steps_per_eval=3,
         eval_steps=1,
     )
     weights = [weight.tolist() for weight in loop.model.get_weights()]

@@ -18,12 +18,11 @@ from tests.trainers.made import (
     made_split,
     save_identity,
 )
+from trainers.commands import open_source
 from trainers.evaluation import image_predictions as examples
 from trainers.evaluation.evaluation import evaluate
 from trainers.evaluation.predictions import predict_dataset
-from trainers.runs.command_line import open_source
-from trainers.runs.named_model import NamedModel
-from trainers.runs.run import Run
+from trainers.training.run_folder import NamedModel, RunFolder
 
 NAMES = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu"]
 
@@ -202,7 +201,7 @@ def test_the_model_of_a_run_by_its_file_answers_as_the_run(run, digits):
 
 def test_another_split(run, digits):
     source, dataset = open_source(str(run.folder), eval_split="train[:90]")
-    assert source == Run(run.folder)
+    assert source == RunFolder(run.folder)
     report = evaluate(source, dataset)
     assert (report["split"], report["num_examples"]) == ("train[:90]", 90)
     pairs = list(digits.examples("train").take(90).as_numpy_iterator())
@@ -302,7 +301,7 @@ def test_a_folder_that_moved_is_told_with_the_recipe_that_names_it(
 ):
     monkeypatch.chdir(tmp_path)  # The checkout may have a folder of photos.
     recipe = dataclasses.replace(run.load_recipe(), dataset="folder:photos")
-    Run(tmp_path).save_recipe(recipe, [])
+    RunFolder(tmp_path).save_recipe(recipe, [])
     with pytest.raises(ValueError, match="no such folder.*where the run was"):
         open_source(str(tmp_path))
     with pytest.raises(ValueError, match="no such folder$"):

@@ -20,8 +20,7 @@ from trainers.evaluation.file_predictions import (
     predict_each,
 )
 from trainers.evaluation.predictions import load_image
-from trainers.runs.named_model import NamedModel
-from trainers.runs.run import Run
+from trainers.training.run_folder import NamedModel, RunFolder
 
 ROWS = [
     FilePrediction("broken.png", [], "Not an image"),
@@ -184,7 +183,7 @@ def test_the_model_of_a_run_has_its_classes_and_preprocessing(
     paths = [str(folder / "a.png")]
     named = NamedModel(os.path.join(tmp_path, name))
     [row] = predict_each(named, paths)
-    assert [row] == list(predict_each(Run(tmp_path), paths))
+    assert [row] == list(predict_each(RunFolder(tmp_path), paths))
     assert {name for name, _ in row.classes} < set("abcdefghij")
     assert named.folder is None
 

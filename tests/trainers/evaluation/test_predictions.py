@@ -11,8 +11,7 @@ from keras_vit.export import CLASSIFIER_ACTIVATIONS
 from trainers.evaluation.file_predictions import predict_each
 from trainers.evaluation.predictions import load_image
 from trainers.inspect import open_run
-from trainers.runs.named_model import NamedModel
-from trainers.runs.run import Run
+from trainers.training.run_folder import NamedModel, RunFolder
 
 
 @pytest.mark.parametrize(
@@ -48,7 +47,7 @@ def test_a_sigmoid_run_predicts_what_its_page_says(run, tmp_path):
         augment="value_range(0, 1)",
         eval_preprocess="value_range(0, 1)",
     )
-    other = Run(folder)
+    other = RunFolder(folder)
     other.save_recipe(recipe, run.load_class_names())
     other.save_model(run.load_model())
 
@@ -71,6 +70,9 @@ def test_a_damaged_model_file_is_an_error(run, damage, tmp_path):
     path.write_bytes(run.model_path.read_bytes()[:-3000])
     if damage == "empty archive":
         zipfile.ZipFile(path, "w").close()
-    for load in (NamedModel(str(path)).load_model, Run(tmp_path).load_model):
+    for load in (
+        NamedModel(str(path)).load_model,
+        RunFolder(tmp_path).load_model,
+    ):
         with pytest.raises(ValueError, match=f"{path} cannot be read: "):
             load()

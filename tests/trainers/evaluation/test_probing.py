@@ -29,7 +29,7 @@ from trainers.evaluation.probing import (
     probe,
 )
 from trainers.probe import parse_numbers
-from trainers.runs.named_model import NamedModel
+from trainers.training.run_folder import NamedModel
 
 
 @pytest.fixture

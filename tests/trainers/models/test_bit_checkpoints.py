@@ -20,8 +20,7 @@ from trainers.models.resnets import (
     rebuild_bit_resnet,
 )
 from trainers.recipes.baselines import BitSize
-from trainers.runs.job import train
-from trainers.runs.preparation import prepare
+from trainers.training.trainer import prepare
 
 UNITS, FACTOR = (1, 2), 0.125
 OPTIONS = {"image_size": 32, "channels": 3, "num_classes": 7}
@@ -170,7 +169,7 @@ def test_a_run_starts_from_a_file_and_another_from_the_run(
         label_smoothing=0.0,
     )
     assert initial_preprocessing(first, 1).normalization == "vit"
-    logs = train(prepare(first, str(tmp_path / "run")))
+    logs = prepare(first, str(tmp_path / "run")).train()
     assert logs["loss"] == pytest.approx(np.log(10), rel=1e-5)
     model_path = tmp_path / "run/model.keras"
     trained = keras.saving.load_model(model_path)

@@ -12,7 +12,7 @@ import pytest
 import keras_vit
 from tests.trainers.made import assert_same_weights
 from trainers.models.factory import build_model
-from trainers.runs.named_model import NamedModel
+from trainers.training.run_folder import NamedModel
 
 
 def test_model_flags_reach_the_model(recipe, digits):

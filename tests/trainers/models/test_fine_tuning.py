@@ -9,11 +9,10 @@ import pytest
 
 import keras_vit
 from tests.trainers.made import assert_same_weights
-from trainers.loop.errors import Interrupted
+from trainers.errors import Interrupted
 from trainers.models.factory import build_model
-from trainers.runs.job import train
-from trainers.runs.preparation import prepare
-from trainers.runs.run import Run
+from trainers.training.run_folder import RunFolder
+from trainers.training.trainer import prepare
 
 LORA = {"lora_rank": 2, "lora_layers": "qkv,mlp_out", "lora_alpha": 4.0}
 
@@ -72,15 +71,15 @@ def whole(trained, tmp_path_factory):
 
 def start(trained, folder):
     recipe = dataclasses.replace(short_recipe(trained), **LORA)
-    job = prepare(recipe, str(folder))
-    train(job)
-    return job
+    trainer = prepare(recipe, str(folder))
+    trainer.train()
+    return trainer
 
 
 def short_recipe(trained):
     """Return the recipe of a run of four updates from another run."""
     return dataclasses.replace(
-        Run(trained).load_recipe(),
+        RunFolder(trained).load_recipe(),
         init_from=str(trained / "model.keras"),
         learning_rate=0.1,
         average_decay=0.5,
@@ -127,22 +126,22 @@ def test_the_optimizer_has_slots_for_what_is_trained(whole, trained):
 def test_layer_decay_counts_all_blocks_of_the_model(recipe, tmp_path):
     """The head alone has no block, and is still the last layer."""
     recipe = dataclasses.replace(recipe, layer_decay=0.5, train_only="head")
-    job = prepare(recipe, str(tmp_path))
-    rates = [p.layer_rate for p in job.loop.optimizer.parameters]
+    trainer = prepare(recipe, str(tmp_path))
+    rates = [p.layer_rate for p in trainer.loop.optimizer.parameters]
     assert rates == [1.0, 1.0]
 
 
 def test_a_stopped_run_continues_to_the_bit(whole, tmp_path):
     recipe, folder = whole.recipe, tmp_path / "stopped"
-    job = prepare(recipe, str(folder))
+    trainer = prepare(recipe, str(folder))
     calls = itertools.count()
-    job.loop.must_stop = lambda: next(calls) >= 1
+    trainer.loop.must_stop = lambda: next(calls) >= 1
     with pytest.raises(Interrupted):
-        train(job)
-    job = prepare(recipe, str(folder))
-    assert 0 < job.loop.step < recipe.total_steps
-    train(job)
-    assert_same_weights(whole.loop.model, job.loop.model)
+        trainer.train()
+    trainer = prepare(recipe, str(folder))
+    assert 0 < trainer.loop.step < recipe.total_steps
+    trainer.train()
+    assert_same_weights(whole.loop.model, trainer.loop.model)
     for name in ("lora.safetensors", "recipe.json"):
         assert (folder / name).read_bytes() == (
             whole.run.folder / name

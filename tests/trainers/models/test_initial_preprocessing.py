@@ -21,10 +21,8 @@ from trainers.engine.engine import Share
 from trainers.evaluation.evaluation import evaluate
 from trainers.evaluation.predictions import load_image
 from trainers.models.initial_model import initial_preprocessing
-from trainers.runs.job import train
-from trainers.runs.named_model import NamedModel
-from trainers.runs.preparation import prepare
-from trainers.runs.run import Run
+from trainers.training.run_folder import NamedModel, RunFolder
+from trainers.training.trainer import prepare
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden"
 CLASSES = ("dark", "light")
@@ -74,22 +72,22 @@ def of_photos(recipe, checkpoint, photos):
 def test_from_the_checkpoint_to_the_evaluation(
     of_photos, photos, checkpoint, tmp_path
 ):
-    job = prepare(of_photos, str(tmp_path))
-    assert job.recipe.augment == "flip_lr|normalize(imagenet)|mixup(0.2)"
+    trainer = prepare(of_photos, str(tmp_path))
+    assert trainer.recipe.augment == "flip_lr|normalize(imagenet)|mixup(0.2)"
     # Its weights are those of the file.
     source = from_checkpoint(checkpoint, num_heads=3)
     assert_same_weights(
         source.get_layer("patch_encoder"),
-        job.loop.model.get_layer("patch_encoder"),
+        trainer.loop.model.get_layer("patch_encoder"),
     )
-    logs = train(job)
-    run = Run(tmp_path)
+    logs = trainer.train()
+    run = RunFolder(tmp_path)
     line = "resize(method=antialias)|normalize(imagenet)"
     assert run.load_recipe().eval_preprocess == line
     model = run.load_model()
     assert model.config.preprocessing == Preprocessing("imagenet")
     # The images of the evaluation, of a prediction, and by hand.
-    batches = job.eval_batches(Share())
+    batches = trainer.eval_batches(Share())
     images = np.concatenate([batch[0] for batch in batches])
     path = photos / "test" / "dark" / "2.png"
     pixels = read_image(path, model=model)
@@ -99,12 +97,12 @@ def test_from_the_checkpoint_to_the_evaluation(
     np.testing.assert_allclose(predicted, by_hand, atol=1.2 * level)
     assert np.abs(images - predicted).max((1, 2, 3)).min() < 1e-5
     # The file alone is evaluated as the run is.
-    whole = evaluate(run, job.dataset, report_dir=None)
+    whole = evaluate(run, trainer.dataset, report_dir=None)
     assert NamedModel(str(run.model_path)).preprocess == run.preprocess
     other_path = shutil.copy(run.model_path, checkpoint.parent / "alone.keras")
     alone = NamedModel(str(other_path))
     assert alone.preprocess == "resize(None, antialias)|normalize(imagenet)"
-    report = evaluate(alone, job.dataset, report_dir=None)
+    report = evaluate(alone, trainer.dataset, report_dir=None)
     assert report["loss"] == pytest.approx(whole["loss"], rel=1e-5)
     assert report["loss"] == pytest.approx(logs["val_loss"], rel=1e-5)
     # The same command continues the run.
@@ -118,9 +116,9 @@ def test_a_recipe_that_normalises_by_itself_adapts_the_model(
     recipe = dataclasses.replace(
         of_photos, augment="value_range(0, 1)", eval_preprocess=line
     )
-    job = prepare(recipe, str(photos.parent / "another_run"))
-    assert job.recipe.eval_preprocess == line
-    model = job.loop.model
+    trainer = prepare(recipe, str(photos.parent / "another_run"))
+    assert trainer.recipe.eval_preprocess == line
+    model = trainer.loop.model
     assert model.config.preprocessing == Preprocessing("zero_one")
     source = from_checkpoint(checkpoint, num_heads=3)
     pixels = read_image(photos / "test" / "dark" / "6.png", model=model)[None]

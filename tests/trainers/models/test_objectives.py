@@ -13,16 +13,15 @@ from keras_vit import VisionTransformer
 from keras_vit.pretraining import MaskedAutoencoder, MaskedPatchPrediction
 from tests.tiny import noise
 from tests.trainers.made import assert_same_weights
+from trainers.errors import Interrupted
 from trainers.evaluation.evaluation import evaluate
 from trainers.evaluation.file_predictions import predict_each
-from trainers.loop.errors import Interrupted
-from trainers.loop.metrics import read_metrics
 from trainers.models.factory import build_model
 from trainers.recipes.recipe import MASK_RATIOS
-from trainers.runs.job import train
-from trainers.runs.memory import estimate_job_memory
-from trainers.runs.preparation import prepare
-from trainers.runs.run import Run
+from trainers.training.memory import estimate_training_memory
+from trainers.training.report import read_metrics
+from trainers.training.run_folder import RunFolder
+from trainers.training.trainer import prepare
 
 SMALL = {"decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2}
 objective = pytest.mark.parametrize("objective", MASK_RATIOS)
@@ -49,9 +48,9 @@ def trained_job(without_labels, tmp_path_factory):
     @functools.cache
     def make(objective):
         folder = tmp_path_factory.mktemp(objective) / "run"
-        job = prepare(without_labels(objective), str(folder))
-        train(job)
-        return job
+        trainer = prepare(without_labels(objective), str(folder))
+        trainer.train()
+        return trainer
 
     return make
 
@@ -79,10 +78,10 @@ def test_the_model_is_the_one_of_the_objective(without_labels, digits):
 def test_a_run_saves_the_encoder_that_others_begin_from(
     trained_job, recipe, digits, objective
 ):
-    job = trained_job(objective)
-    run = job.run
-    assert estimate_job_memory(job).total > 0
-    assert "no labels" not in str(job)
+    trainer = trained_job(objective)
+    run = trainer.run
+    assert estimate_training_memory(trainer).total > 0
+    assert "no labels" not in str(trainer)
     rows = read_metrics(run.metrics_path)
     assert all(row["val_loss"] > 0 and row["loss"] > 0 for row in rows)
     for name in ("accuracy", "val_accuracy"):
@@ -93,7 +92,7 @@ def test_a_run_saves_the_encoder_that_others_begin_from(
     for variable in encoder.variables:
         trained = next(
             other
-            for other in job.loop.model.encoder.variables
+            for other in trainer.loop.model.encoder.variables
             if other.path == variable.path
         )
         np.testing.assert_array_equal(variable.numpy(), trained.numpy())
@@ -130,13 +129,15 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
 ):
     recipe = without_labels(objective)
     whole, parted = trained_job(objective).run.folder, tmp_path
-    job = prepare(recipe, str(parted))
+    trainer = prepare(recipe, str(parted))
     steps = iter([False, True])
-    job.loop.must_stop = lambda: next(steps, False)
+    trainer.loop.must_stop = lambda: next(steps, False)
     with pytest.raises(Interrupted):
-        train(job)
-    train(prepare(recipe, str(parted)))
-    assert_same_weights(Run(whole).load_model(), Run(parted).load_model())
+        trainer.train()
+    prepare(recipe, str(parted)).train()
+    assert_same_weights(
+        RunFolder(whole).load_model(), RunFolder(parted).load_model()
+    )
     one, other = (
         (folder / "metrics.csv").read_text().split("\n")[1].split(",")
         for folder in (whole, parted)
@@ -151,8 +152,8 @@ def test_the_loss_of_an_evaluation_is_the_same_on_two_devices(
     losses = []
     for strategy in ("one_device", "mirrored"):
         recipe = without_labels("autoencoder", strategy=strategy)
-        job = prepare(recipe, str(tmp_path / strategy))
-        report = job.loop.evaluate(job.eval_batches, job.eval_steps)
+        trainer = prepare(recipe, str(tmp_path / strategy))
+        report = trainer.loop.evaluate(trainer.eval_batches, trainer.eval_steps)
         losses.append(report["loss"])
         assert report.keys() == {"loss"}
     np.testing.assert_allclose(*losses, rtol=1e-6)
@@ -168,9 +169,9 @@ def test_the_loss_of_an_evaluation_is_the_same_on_two_devices(
 )
 def test_it_trains_with(without_labels, tmp_path, objective, changes):
     changes |= {"average_decay": 0.9, "keep_best": True, "total_steps": 2}
-    job = prepare(without_labels(objective, **changes), str(tmp_path))
-    assert np.isfinite(train(job)["loss"])
-    assert Run(tmp_path).load_model().config.num_classes == 0
+    trainer = prepare(without_labels(objective, **changes), str(tmp_path))
+    assert np.isfinite(trainer.train()["loss"])
+    assert RunFolder(tmp_path).load_model().config.num_classes == 0
 
 
 def test_an_encoder_is_not_evaluated_as_a_classifier(trained_job, digits):

@@ -9,12 +9,11 @@ import pytest
 from keras_vit import VisionTransformer
 from tests.tiny import noise, randomize, tiny_config
 from tests.trainers.made import assert_same_weights
-from trainers.loop.errors import Interrupted
+from trainers.errors import Interrupted
 from trainers.models.factory import build_model, make_variants, with_patch_size
-from trainers.runs.job import train
-from trainers.runs.memory import estimate_job_memory
-from trainers.runs.preparation import prepare
-from trainers.runs.run import Run
+from trainers.training.memory import estimate_training_memory
+from trainers.training.run_folder import RunFolder
+from trainers.training.trainer import prepare
 
 
 def test_each_variant_is_the_model_with_that_patch_size(recipe, digits):
@@ -46,23 +45,23 @@ def test_a_run_trains_all_sizes_and_can_be_interrupted(
         recipe, patch_sizes="2,4", total_steps=4, eval_split="test[:64]"
     )
     whole, parted = tmp_path / "whole", tmp_path / "parted"
-    job = prepare(recipe, whole)
-    assert len(job.loop.update.variants) == 2
-    train(job)
-    job = prepare(recipe, parted)
+    trainer = prepare(recipe, whole)
+    assert len(trainer.loop.update.variants) == 2
+    trainer.train()
+    trainer = prepare(recipe, parted)
     steps = iter([False, True])
-    job.loop.must_stop = lambda: next(steps, False)
-    job = dataclasses.replace(
-        job, recipe=dataclasses.replace(recipe, steps_per_loop=1)
+    trainer.loop.must_stop = lambda: next(steps, False)
+    trainer = dataclasses.replace(
+        trainer, recipe=dataclasses.replace(recipe, steps_per_loop=1)
     )
     with pytest.raises(Interrupted):
-        train(job)
-    job = prepare(recipe, parted)
-    assert 0 < job.loop.step < 4
-    train(job)
-    one, other = (Run(path).load_model() for path in (whole, parted))
+        trainer.train()
+    trainer = prepare(recipe, parted)
+    assert 0 < trainer.loop.step < 4
+    trainer.train()
+    one, other = (RunFolder(path).load_model() for path in (whole, parted))
     assert isinstance(one, VisionTransformer)
-    assert one.config.patch_size == job.loop.model.config.patch_size
+    assert one.config.patch_size == trainer.loop.model.config.patch_size
     assert_same_weights(one, other)
     saved = json.loads((whole / "recipe.json").read_text())
     assert saved["recipe"]["patch_sizes"] == "2,4"
@@ -75,10 +74,10 @@ def test_operations_are_the_mean_and_memory_the_most_of_the_sizes(
     for sizes in ("2", "4", "4,2"):
         changed = dataclasses.replace(recipe, patch_sizes=sizes)
         jobs.append(prepare(changed, tmp_path / sizes))
-    counts = [job.flops_per_image for job in jobs]
+    counts = [trainer.flops_per_image for trainer in jobs]
     assert counts[0] > counts[1]
     assert counts[2] == round((counts[0] + counts[1]) / 2)
-    needs = [estimate_job_memory(job).activations for job in jobs]
+    needs = [estimate_training_memory(trainer).activations for trainer in jobs]
     assert needs[0] == needs[2] > needs[1]
 
 

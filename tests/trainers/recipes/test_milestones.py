@@ -2,8 +2,8 @@
 
 import pytest
 
+from trainers.optim.schedules import make_schedule
 from trainers.recipes.recipes import RECIPES
-from trainers.runs.preparation import make_schedule
 
 # bit_hyperrule.py of big_transfer: the end of the warm-up, the updates after
 # which the rate of 0.003 falls to a tenth, and the end.

@@ -13,7 +13,7 @@ from trainers.recipes.photos import (
     fit_to_images,
 )
 from trainers.recipes.recipes import RECIPES
-from trainers.runs.preparation import count_steps, prepare
+from trainers.training.trainer import count_steps, prepare
 
 NUMBERS = (1, 7, 24, 120, 1000, 8000, 80_000, 1_000_000)
 
@@ -134,11 +134,13 @@ def test_a_job_is_fitted_to_its_data_set(photos, tmp_path):
     small = {"image_size": 16, "model": "mu/16", "patch_size": 8}
     given = {"dataset": f"folder:{photos}", **small}
     chosen = ChosenRecipe("photos", given)
-    job = prepare(chosen.recipe, str(tmp_path / "run"), chosen=chosen)
-    num_images = job.dataset.num_examples("train")
-    assert job.recipe == chosen.fit(num_images, None)
-    assert job.recipe != chosen.recipe
-    assert count_steps(job.recipe, job.dataset)[1] == job.total_steps
+    trainer = prepare(chosen.recipe, str(tmp_path / "run"), chosen=chosen)
+    num_images = trainer.dataset.num_examples("train")
+    assert trainer.recipe == chosen.fit(num_images, None)
+    assert trainer.recipe != chosen.recipe
+    assert (
+        count_steps(trainer.recipe, trainer.dataset)[1] == trainer.total_steps
+    )
 
 
 @pytest.mark.parametrize("dataset", ["folder:photos", "csv:labels.csv"])

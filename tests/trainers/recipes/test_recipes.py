@@ -37,9 +37,8 @@ from trainers.recipes.recipes import (
     describe_settings,
     describe_sources,
 )
-from trainers.runs.job import Job, train
-from trainers.runs.preparation import prepare
-from trainers.runs.run import Run
+from trainers.training.run_folder import RunFolder
+from trainers.training.trainer import Trainer, prepare
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs/recipes.md"
 
@@ -450,7 +449,7 @@ def take_step(made_up, tmp_path, monkeypatch):
     places = 3 * ["train/cat", "train/dog"] + ["test/cat", "test/dog"]
     write_photos(tmp_path / "photos", places, size=(40, 30))
     # Takes as long as the step itself, and has tests of its own.
-    monkeypatch.setattr(Job, "flops_per_image", 1)
+    monkeypatch.setattr(Trainer, "flops_per_image", 1)
     for name, row in VARIANTS.items():
         row = row._replace(config=shrink_model(row.config))
         monkeypatch.setitem(VARIANTS, name, row)
@@ -459,10 +458,10 @@ def take_step(made_up, tmp_path, monkeypatch):
         if recipe.dataset == "digits":
             recipe = dataclasses.replace(recipe, eval_split="test[:8]")
         if recipe.dataset.startswith(("digits", "folder:", "tfrecord:")):
-            return train(prepare(recipe, run_dir))  # They are there.
+            return prepare(recipe, run_dir).train()  # They are there.
         recipe = dataclasses.replace(recipe, data_dir=str(made_up))
         with tfds.testing.mock_data(num_examples=8, data_dir=str(made_up)):
-            return train(prepare(recipe, run_dir))
+            return prepare(recipe, run_dir).train()
 
     return take
 
@@ -480,7 +479,7 @@ def test_a_recipe_of_each_kind_takes_a_step(name, take_step, request):
         before = folder.removeprefix("saved_models/")
         take_step(shrink(RECIPES[before]), f"saved_models/{before}")
     logs = take_step(recipe, "run")
-    model = Run(pathlib.Path("run")).load_model()
+    model = RunFolder(pathlib.Path("run")).load_model()
     assert logs["step"] == 1
     assert model.input_shape[1:3] == (recipe.image_size, recipe.image_size)
     assert all(np.isfinite(weight).all() for weight in model.get_weights())

@@ -9,8 +9,8 @@ import pytest
 
 from trainers.recipes.flags import ChosenRecipe
 from trainers.recipes.recipes import RECIPES
-from trainers.runs.run import Run
 from trainers.sweeps.sweeping import Case, Trial, open_sweep, save_report
+from trainers.training.run_folder import RunFolder
 
 DIGITS = RECIPES["digits"]
 
@@ -48,7 +48,7 @@ def test_no_folder_of_a_sweep_and_no_labels_are_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="`sweep_dir` must be a folder.*file"):
         open_sweep(DIGITS, str(tmp_path / "file"))
-    run = Run(tmp_path / "run")
+    run = RunFolder(tmp_path / "run")
     run.save_recipe(DIGITS, ["a", "b"])
     run.checkpoints_path.mkdir()
     with pytest.raises(ValueError, match="`sweep_dir` must not be the folder"):

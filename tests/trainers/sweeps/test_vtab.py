@@ -11,7 +11,7 @@ from trainers.data.datasets import open_dataset
 from trainers.data.readers.dataset_row import DatasetRow
 from trainers.data.readers.tfds import DATASETS, Digits
 from trainers.data.readers.vtab import VTAB_TASKS
-from trainers.loop.errors import Interrupted
+from trainers.errors import Interrupted
 from trainers.recipes.flags import ChosenRecipe
 from trainers.recipes.recipes import RECIPES
 from trainers.sweeps import sweeping
@@ -101,24 +101,25 @@ def trained(monkeypatch):
     """Return the list of the recipes that are "trained"; 0.1 does best."""
     recipes = []
 
-    def train(job):
-        if job.loop.must_stop():
+    def train(trainer):
+        if trainer.loop.must_stop():
             raise Interrupted(0)
-        recipe = job.recipe
+        recipe = trainer.recipe
         recipes.append(recipe)
         accuracy = recipe.learning_rate + recipe.seed / 8
         return {"val_accuracy": accuracy, "val_loss": 0.0}
 
     def prepare(sweep, case):
-        return types.SimpleNamespace(
+        trainer = types.SimpleNamespace(
             recipe=sweep.recipe_of(case),
             loop=types.SimpleNamespace(),
             bad_examples=types.SimpleNamespace(names=[]),
             memory_plan="fits",
         )
+        trainer.train = lambda: train(trainer)
+        return trainer
 
     monkeypatch.setattr(sweeping, "prepare_case", prepare)
-    monkeypatch.setattr(sweeping, "train", train)
     return recipes
 
 

@@ -16,7 +16,7 @@ from trainers.data.readers.image_paths import (
     split_by_content,
     walk,
 )
-from trainers.data.split_names import (
+from trainers.data.splits import (
     EVAL_SPLITS,
     KNOWN_SPLITS,
     TRAIN_SPLITS,

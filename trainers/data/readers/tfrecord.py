@@ -16,8 +16,7 @@ from trainers.data.readers.image_paths import (
     printable,
     warn_of,
 )
-from trainers.data.split_names import EVAL_SPLITS, TRAIN_SPLITS
-from trainers.data.splits import count_split
+from trainers.data.splits import EVAL_SPLITS, TRAIN_SPLITS, count_split
 
 
 @dataclasses.dataclass(frozen=True)

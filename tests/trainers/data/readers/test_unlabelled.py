@@ -6,8 +6,7 @@ import pytest
 from tests.trainers.made import write_photos
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import open_dataset
-from trainers.runs.job import train
-from trainers.runs.preparation import check_labels, prepare
+from trainers.training.trainer import check_labels, prepare
 
 
 @pytest.fixture
@@ -38,9 +37,9 @@ def test_they_train_an_encoder_but_no_classifier(folder, recipe, tmp_path):
     with pytest.raises(ValueError, match="`dataset` must have labels"):
         prepare(recipe, str(tmp_path / "run"))
     encoder = dataclasses.replace(recipe, objective="masked_patches")
-    job = prepare(encoder, str(tmp_path / "run"))
-    check_labels(encoder, job.dataset)
-    assert np.isfinite(train(job)["val_loss"])
+    trainer = prepare(encoder, str(tmp_path / "run"))
+    check_labels(encoder, trainer.dataset)
+    assert np.isfinite(trainer.train()["val_loss"])
 
 
 def test_one_image_cannot_be_split(folder):

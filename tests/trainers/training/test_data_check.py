@@ -1,0 +1,194 @@
+import dataclasses
+import io
+import json
+import shutil
+
+import pytest
+from PIL import Image
+
+from tests.trainers.data.inspection.test_examination import waves
+from tests.trainers.made import write_records
+from trainers.data.decoding import (
+    DataError,
+)
+from trainers.recipes.recipes import RECIPES
+from trainers.train import (
+    print_other_images,
+)
+from trainers.training import data_check
+from trainers.training.data_check import check_images
+from trainers.training.loop import Loop
+from trainers.training.trainer import prepare
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Return a folder with two photos of each class in both splits."""
+    for index in range(8):
+        split = "train" if index < 4 else "test"
+        place = tmp_path / "photos" / split / ("cat", "dog")[index % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(waves(index)).save(place / f"{index}.png")
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def start(photos, tmp_path):
+    """Return a function that prepares a run of the photos."""
+
+    def prepare_run(**changes):
+        recipe = dataclasses.replace(
+            RECIPES["photos"],
+            dataset=f"folder:{photos}",
+            model="mu/16",
+            image_size=16,
+            batch_size=4,
+            total_steps=1,
+            warmup_steps=0,
+            **changes,
+        )
+        return prepare(recipe, str(tmp_path / "run"))
+
+    return prepare_run
+
+
+def test_unreadable_images_are_named_before_the_first_update(
+    start, photos, capsys
+):
+    (photos / "train/cat/empty.jpg").write_bytes(b"")
+    (photos / "train/dog/text.jpg").write_bytes(b"no image")
+    with pytest.raises(ValueError, match="--max_bad_examples=2 skips them"):
+        check_images(start())
+    printed = capsys.readouterr().out
+    assert "empty.jpg" in printed
+    assert "text.jpg" in printed
+    trainer = start(max_bad_examples=2)
+    check_images(trainer)
+    assert "Contact sheet" in (trainer.run.folder / "data.html").read_text()
+
+
+def test_the_images_of_a_run_that_goes_on_are_checked_if_they_changed(
+    start, photos, capsys, monkeypatch
+):
+    start().prepare_folder()
+    monkeypatch.setattr(Loop, "step", 7)
+    trainer = start()
+    assert not trainer.has_other_images
+    (photos / "train/cat/empty.jpg").write_bytes(b"")
+    check_images(trainer)  # As it was found.
+    trainer = start()
+    with pytest.raises(ValueError, match="--max_bad_examples=1 skips"):
+        check_images(trainer)
+    assert "empty.jpg" in capsys.readouterr().out
+    print_other_images(trainer)
+    assert "there are 5 training images now" in capsys.readouterr().out
+    written = json.loads(trainer.run.recipe_path.read_text())
+    del written["num_images"]  # Of a run of an older version.
+    trainer.run.recipe_path.write_text(json.dumps(written))
+    assert not trainer.has_other_images
+
+
+def test_a_class_without_images_ends_the_run(start, photos, monkeypatch):
+    """Also of so many images that they are not read."""
+    monkeypatch.setattr(data_check, "MOST_CHECKED", 7)
+    (photos / "train/emu").mkdir()
+    with pytest.raises(ValueError, match="'emu'"):
+        check_images(start(class_weights="none"))
+    (photos / "train/emu").rmdir()
+    (photos / "test/cow").mkdir()
+    Image.fromarray(waves(9)).save(photos / "test/cow/9.png")
+    with pytest.raises(ValueError, match="'train' has no image of 'cow'"):
+        check_images(start(class_weights="none"))
+
+
+def test_the_only_photo_of_a_class_does_not_hide_the_other_faults(
+    start, photos, tmp_path, capsys
+):
+    (photos / "train").rename(tmp_path / "all")
+    shutil.rmtree(photos)
+    (tmp_path / "all").rename(photos)
+    (photos / "cow").mkdir()
+    Image.fromarray(waves(9)).save(photos / "cow/9.png")
+    (photos / "dog/text.jpg").write_bytes(b"no image")
+    trainer = start(class_weights="none")
+    with pytest.raises(ValueError, match="'test' has no image of 'cow'"):
+        check_images(trainer)
+    assert "text.jpg" in capsys.readouterr().out
+    page = (trainer.run.folder / "data.html").read_text()
+    assert "has no image of" in page
+
+
+def test_many_images_are_not_checked(start, photos, capsys, monkeypatch):
+    monkeypatch.setattr(data_check, "MOST_CHECKED", 7)
+    (photos / "train/loose.jpg").write_bytes(b"")
+    trainer = start()
+    check_images(trainer)
+    printed = capsys.readouterr().out
+    assert "8 images: not checked" in printed and "loose.jpg" in printed
+    assert not (trainer.run.folder / "data.html").exists()
+
+
+@pytest.fixture
+def start_records(recipe, tmp_path):
+    """Return a function that prepares a run on the records in tmp_path."""
+
+    def prepare_run(**changes):
+        changes = {"dataset": f"tfrecord:{tmp_path}", **changes}
+        changes = {"image_size": 32, "patch_size": 16, **changes}
+        changed = dataclasses.replace(recipe, augment="", **changes)
+        return prepare(changed, str(tmp_path / "run"))
+
+    (tmp_path / "labels.txt").write_text("cat\ndog\ncow\n")
+    return prepare_run
+
+
+CLASSES = 4 * [0, 1]
+
+
+def png(index):
+    stream = io.BytesIO()
+    Image.fromarray(waves(index)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def test_records_are_checked_like_files(start_records, tmp_path, capsys):
+    images = [png(index) for index in range(6)]
+    write_records(tmp_path / "train-0", [*images, b"no image"], CLASSES)
+    write_records(tmp_path / "test-0", [png(9), images[1]], CLASSES)
+    with pytest.raises(ValueError, match="--max_bad_examples=1 skips them"):
+        check_images(start_records())
+    printed = capsys.readouterr().out
+    assert "Checking 9 images:" in printed
+    # The seventh record, from 0, and the second of each split.
+    assert "not an image; remove or replace" in printed
+    assert f"{tmp_path}/train-0:6" in printed
+    assert "2 images: the same content in several splits" in printed
+    assert f"{tmp_path}/train-0:1\n    {tmp_path}/test-0:1" in printed
+
+
+def test_a_damaged_record_ends_in_a_message(start_records, tmp_path):
+    write_records(tmp_path / "train-0", map(png, range(4)), CLASSES)
+    write_records(tmp_path / "test-0", map(png, (5, 6)), CLASSES)
+    content = bytearray((tmp_path / "train-0").read_bytes())
+    content[-40] ^= 255
+    (tmp_path / "train-0").write_bytes(content)
+    with pytest.raises(DataError, match="corrupted record"):
+        check_images(start_records())
+
+
+def test_the_first_batch_leaves_unreadable_images_out(
+    start, photos, monkeypatch
+):
+    (photos / "train/cat/empty.jpg").write_bytes(b"")
+    drawn = []
+    monkeypatch.setattr(
+        "trainers.training.trainer.write_first_batch",
+        lambda images, labels, *args, **options: drawn.append(images),
+    )
+    trainer = start(max_bad_examples=1, augment="")
+    for _ in range(3):
+        trainer.draw_first_batch()
+    # One of five images is unreadable, and a batch has four.
+    assert {len(images) for images in drawn} <= {3, 4}
+    for images in drawn:
+        assert (images.numpy().std((1, 2, 3)) > 0.1).all()

@@ -1,0 +1,178 @@
+"""The checks of `prepare`, and the step at which a run continues."""
+
+import dataclasses
+import os
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainers.training.objectives import make_loss
+from trainers.training.run_folder import RunFolder
+from trainers.training.trainer import prepare
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"image_size": 9}, "`patch_size` must divide.*9x9"),
+        ({"warmup_steps": 3}, "`warmup_steps` must be fewer"),
+        ({"pooling": "none"}, "one prediction an image and have weights"),
+        ({"strategy": "mirrored", "batch_size": 33}, "multiple of .* 2 x 1."),
+    ],
+)
+def test_bad_recipe_is_refused_and_nothing_is_written(
+    recipe, tmp_path, changes, message
+):
+    folder = tmp_path / "run"
+    with pytest.raises(ValueError, match=message):
+        prepare(dataclasses.replace(recipe, **changes), str(folder))
+    assert not folder.exists()
+
+
+@pytest.mark.skipif(not os.path.isdir("/sys/kernel"), reason="Needs Linux.")
+@pytest.mark.parametrize("name", ["", "new/run"])
+def test_a_folder_that_cannot_be_written_is_named_first(recipe, name):
+    """Before the images are opened. Not even root writes to /sys/kernel."""
+    recipe = dataclasses.replace(recipe, dataset="folder:absent")
+    message = "`run_dir` must be a folder that can be .* /sys/kernel: "
+    with pytest.raises(OSError, match=message):
+        prepare(recipe, f"/sys/kernel/{name}")
+
+
+@pytest.mark.parametrize(
+    "content, fault",
+    [
+        (b"{garbage", "no JSON"),
+        (b"{}", "no entry 'recipe'"),
+        (b'{"recipe": 1}', "`recipe` must be an object"),
+        (b'{"recipe": {}}', "no entry 'class_names'"),
+        (
+            b'{"recipe": {"total_steps": "six"}, "class_names": ["a"]}',
+            "`total_steps` must be a whole number",
+        ),
+        (b'{"recipe": {"no_field": 1}, "class_names": ["a"]}', "no_field"),
+        (b'{"recipe": {}, "class_names": 1}', "`class_names` must be a list"),
+        (b'{"recipe": {}, "class_names": []}', "`class_names` must not be emp"),
+        (b"\xff", "no text in UTF-8"),
+    ],
+)
+def test_a_recipe_that_is_damaged_is_named(recipe, tmp_path, content, fault):
+    (tmp_path / "recipe.json").write_bytes(content)
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(ValueError, match=f"recipe.json is not .*{fault}"):
+        prepare(recipe, str(tmp_path))
+
+
+def test_epochs_decide_the_updates_and_the_seed_the_weights(recipe, tmp_path):
+    recipe = dataclasses.replace(recipe, total_steps=None, epochs=1.5)
+    trainer = prepare(recipe, str(tmp_path / "one"))
+    assert (trainer.steps_per_epoch, trainer.total_steps) == (45, 68)
+    keras.utils.set_random_seed(99)  # Must not matter.
+    again = prepare(recipe, str(tmp_path / "again")).loop.model
+    for a, b in zip(trainer.loop.model.get_weights(), again.get_weights()):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_stopped_run_continues_from_its_newest_checkpoint(recipe, tmp_path):
+    recipe = dataclasses.replace(recipe, total_steps=90)
+    loop = prepare(recipe, str(tmp_path)).loop
+    loop.model.get_layer("predictions").bias.assign(np.arange(10.0))
+    for number in (43, 44, 45):
+        loop.numbers["step"] = np.int64(number)
+        loop.checkpoints.save(number)
+    rest = prepare(recipe, str(tmp_path)).loop
+    assert rest.step == 45
+    bias = rest.model.get_layer("predictions").bias
+    np.testing.assert_array_equal(bias, np.arange(10.0))
+    assert rest.checkpoints.steps() == [44, 45]
+
+
+def test_schedule_and_sums_are_those_of_the_recipe(recipe, tmp_path):
+    changes = {"warmup_steps": 2, "total_steps": 4, "schedule": "linear"}
+    recipe = dataclasses.replace(recipe, **changes, gradient_dtype="bfloat16")
+    loop = prepare(recipe, str(tmp_path)).loop
+    rates = []
+    for step in range(4):
+        loop.optimizer.iterations.assign(step)
+        rates.append(float(loop.optimizer.learning_rate))
+    shares = np.array(rates) / recipe.learning_rate
+    np.testing.assert_allclose(shares, [0, 0.5, 1, 0.5], rtol=1e-6)
+    assert loop.update.gradient_dtype == "bfloat16"
+
+
+def test_a_run_that_never_started_does_not_lock_its_folder(recipe, tmp_path):
+    RunFolder(tmp_path).save_recipe(recipe, ["another"])
+    prepare(dataclasses.replace(recipe, seed=9), str(tmp_path))
+
+
+def test_what_does_not_change_the_mathematics_may_change(run):
+    """A run continues on other devices or with other parts of a batch."""
+    recipe = dataclasses.replace(
+        run.load_recipe(),
+        strategy="mirrored",
+        batch_size=361,
+        accumulation_steps=1,
+        steps_per_loop=3,
+        use_remat=True,
+        max_bad_examples=4,
+        log_attention=2,
+        expected="Something else.",
+    )
+    with pytest.raises(ValueError, match="multiple of .* 2 x 1."):
+        prepare(recipe, str(run.folder))
+    recipe = dataclasses.replace(recipe, strategy="one_device")
+    assert prepare(recipe, str(run.folder)).loop.step == 4
+
+
+def test_another_recipe_continues_with_force_only(run):
+    recipe = dataclasses.replace(run.load_recipe(), weight_decay=0.5)
+    with pytest.raises(ValueError, match="--force.*weight_decay: 0.05 there"):
+        prepare(recipe, str(run.folder))
+    assert prepare(recipe, str(run.folder), force=True).loop.step == 4
+
+
+def test_weights_do_not_depend_on_preparing_the_data(recipe, tmp_path):
+    """TFDS draws numbers when it prepares a data set."""
+    recipe = dataclasses.replace(recipe, data_dir=str(tmp_path / "data"))
+    first = prepare(recipe, str(tmp_path / "run")).loop.model.get_weights()
+    again = prepare(recipe, str(tmp_path / "run")).loop.model.get_weights()
+    assert all(np.array_equal(a, b) for a, b in zip(first, again))
+
+
+def test_a_model_without_weights_to_train_is_refused(recipe, run, tmp_path):
+    model = run.load_model()
+    model.trainable = False
+    model.save(tmp_path / "frozen.keras")
+    recipe = dataclasses.replace(recipe, init_from=f"{tmp_path}/frozen.keras")
+    with pytest.raises(ValueError, match="and have weights"):
+        prepare(recipe, str(tmp_path / "run"))
+
+
+def test_balanced_classes_count_equally(recipe, tmp_path, digits):
+    """In the loss of one prediction for all images, by its gradient."""
+    balanced = dataclasses.replace(recipe, class_weights="balanced")
+    [labels] = digits.reader.read(digits.ranges("train")).batch(2000)
+    labels = np.eye(10, dtype="float32")[labels[1]]
+    counts = labels.sum(0)
+    assert len(set(counts)) > 1
+    logits = tf.Variable(tf.zeros(10))
+    for job_recipe, want in ((recipe, counts / counts.sum()), (balanced, 0.1)):
+        job_recipe = dataclasses.replace(job_recipe, label_smoothing=0.0)
+        loss, _ = make_loss(job_recipe, digits, keras.Sequential())
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean(loss(labels, logits + 0 * labels))
+        # The softmax is 0.1 everywhere: the gradient is 0.1 minus the share
+        # of the class.
+        shares = 0.1 - tape.gradient(value, logits).numpy()
+        np.testing.assert_allclose(shares, want, atol=1e-6)
+        np.testing.assert_allclose(value, np.log(10), rtol=1e-6)
+
+
+def test_classes_without_images_cannot_be_balanced(recipe, tmp_path):
+    recipe = dataclasses.replace(
+        recipe, class_weights="balanced", train_split="train[:3]"
+    )
+    with pytest.raises(ValueError, match="`class_weights`.*without any of"):
+        prepare(recipe, str(tmp_path))

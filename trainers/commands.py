@@ -1,0 +1,256 @@
+"""Starting a command, its source flags, and ending it on errors and signals."""
+
+import contextlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+
+import tensorflow as tf
+from absl import app, flags, logging
+
+from keras_vit.errors import message_of
+from trainers.command_line import parse_flags
+from trainers.data.datasets import ImageDataset, open_dataset
+from trainers.data.decoding import DataError, describe_error
+from trainers.engine.cluster import WorkerConfig
+from trainers.engine.rendezvous import WorkerLostError
+from trainers.errors import CheckpointError, Interrupted, NonFiniteLossError
+from trainers.paths import ContentError, as_path
+from trainers.training.run_folder import NamedModel, RunFolder
+
+
+def open_source(
+    run_dir: str | None = None,
+    model: str | None = None,
+    dataset: str | None = None,
+    data_dir: str | None = None,
+    **splits: str | None,
+) -> tuple[RunFolder | NamedModel, ImageDataset]:
+    """Return a model and the data set to evaluate it on.
+
+    Args:
+        run_dir: The folder of a run, or None.
+        model: A file or a name, see `NamedModel`; None with `run_dir`.
+        dataset: See `open_dataset`; None for that of the run.
+        data_dir: Folder of the TFDS data sets; None for that of the run.
+        **splits: `train_split` or `eval_split`, names or slices; None for
+            those of the run or, with another data set, of the data set.
+
+    Raises:
+        ValueError: If not exactly one of `run_dir` and `model` is given, or
+            the model or the data set does not exist.
+    """
+    if bool(run_dir) == bool(model):
+        raise ValueError(
+            "Give either --run_dir or --model. "
+            f"Received: run_dir={run_dir!r}, model={model!r}"
+        )
+    if model and not dataset:
+        raise ValueError(
+            "`dataset` must be given with `model`. Received: dataset=None"
+        )
+    hint = ""
+    if run_dir:
+        source = RunFolder(as_path(run_dir))
+        recipe = source.load_recipe()
+        data_dir = data_dir or recipe.data_dir
+        if dataset is None and ":" in recipe.dataset:
+            hint = (
+                f". This is the data set in {source.recipe_path}; a relative "
+                "path begins where the run was started. Use --dataset for "
+                "another"
+            )
+        if dataset in (None, recipe.dataset):
+            dataset = recipe.dataset
+            for name in splits:
+                splits[name] = splits[name] or getattr(recipe, name)
+    try:
+        data = open_dataset(dataset, data_dir, **splits)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{error}{hint}") from None
+    if model:
+        source = NamedModel(model, is_grey=data.channels == 1)
+    return source, data.with_forms_of(source.load_class_names())
+
+
+def worker_config_from_flags(
+    values: flags.FlagValues = flags.FLAGS,
+) -> WorkerConfig:
+    """Return how this process finds the other workers."""
+    return WorkerConfig(
+        values.workers, values.worker_index, values.tpu, values.start_timeout
+    )
+
+
+def run_main(main: Callable):
+    """Call `main` of a command; `trainers.command_line.begin` came before it.
+
+    Args:
+        main: Takes the program name and the arguments that are not flags.
+    """
+    # The name of a file need not be UTF-8.
+    if sys.stdout:
+        sys.stdout.reconfigure(errors="backslashreplace")
+    app.call_after_init(_set_log_level)
+    app.run(main, flags_parser=parse_flags)
+
+
+def _set_log_level():
+    if not flags.FLAGS["verbosity"].present:
+        logging.set_verbosity(logging.WARNING)
+        tf.get_logger().setLevel("WARNING")
+
+
+@contextlib.contextmanager
+def user_errors(*more: type[Exception]):
+    """End the command with a one-line message if its input is wrong.
+
+    Wraps only the steps that read the input, so errors in the work itself keep
+    their traceback.
+
+    Args:
+        *more: Further types of errors that the user can fix.
+    """
+    try:
+        yield
+    except BrokenPipeError:  # What reads the output, such as `head`, ended.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (
+        ValueError,
+        OSError,
+        CheckpointError,
+        tf.errors.ResourceExhaustedError,
+        *more,
+    ) as error:
+        release_frames(error)
+        sys.exit(f"Error: {explain(error)}")
+
+
+def explain(error: Exception) -> str:
+    """Return the message of an error, without the words of the libraries."""
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        text = describe_error(error)
+        if not text.startswith("OOM"):  # The disk is full.
+            return text
+        return (
+            f"there is not enough memory: {text.partition(' on /job')[0]}. "
+            "Smaller batches or images need less"
+        )
+    return message_of(error)
+
+
+def release_frames(error: BaseException | None):
+    """Free the variables of the functions that an error ended.
+
+    An iterator of data among them would live until Python ends, and then wait
+    forever for its threads, because they can no longer run Python code.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+@contextlib.contextmanager
+def stop_at_once(message: str = "Stopped before the first update."):
+    """End the command on SIGTERM or Ctrl-C while there is nothing to save.
+
+    Args:
+        message: The message to print.
+    """
+
+    def stop(number, frame):
+        # Other exceptions might be caught by libraries; SystemExit is not.
+        print(message, file=sys.stderr, flush=True)
+        sys.exit(EXIT_CODES[Interrupted])
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, stop) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before):
+            signal.signal(number, handler)
+
+
+STOPPING = (
+    "\nStopping after this update, to save. A second signal ends the process "
+    "at once, without saving.\n"
+)
+
+
+class StopSignals:
+    """Records SIGTERM and Ctrl-C, which ask the process to save and stop.
+
+    A second signal kills the process immediately.
+    """
+
+    def __init__(self):
+        self._received = False
+        self._handle_with(self._receive)
+
+    def were_received(self) -> bool:
+        """Return whether to save and stop."""
+        return self._received
+
+    def _receive(self, number, frame):
+        self._received = True
+        self._handle_with(signal.SIG_DFL)
+        # The signal may interrupt a `print`, in which another is an error.
+        os.write(sys.stderr.fileno(), STOPPING.encode())
+
+    def _handle_with(self, handler):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def training_errors():
+    """End the command with a one-line message if training cannot finish.
+
+    The exit code tells whether to run the same command again.
+    """
+    try:
+        yield
+    except tuple(EXIT_CODES) as error:
+        release_frames(error)
+        sys.exit(report(error))
+
+
+def exit_hard(error: Exception):
+    """End the process immediately, from any thread, with the error's code."""
+    os._exit(report(error))
+
+
+def report(error: Exception) -> int:
+    """Print the error that ended the training; return the exit code."""
+    # To be asked to stop is no error.
+    prefix = "" if isinstance(error, Interrupted) else "Error: "
+    print(f"{prefix}{explain(error)}", file=sys.stderr, flush=True)
+    kinds = (kind for kind in EXIT_CODES if isinstance(error, kind))
+    return EXIT_CODES[next(kinds)]
+
+
+# Exit codes of unfinished runs. In sysexits.h, 75 means "try again" and 69
+# "service unavailable".
+EXIT_CODES = {
+    NonFiniteLossError: 1,
+    CheckpointError: 1,
+    DataError: 1,
+    ContentError: 1,
+    OSError: 1,  # A folder that cannot be written, a disk that is full.
+    tf.errors.ResourceExhaustedError: 1,  # Of memory.
+    WorkerLostError: 69,
+    Interrupted: 75,
+}
+
+
+def refuse_arguments(arguments: list[str]):
+    """Raise a ValueError for command-line arguments that are not flags."""
+    if len(arguments) > 1:
+        raise ValueError(
+            "Options are written --name=value. "
+            f"Received: {' '.join(arguments[1:])!r}"
+        )

@@ -1,1 +1,0 @@
-"""Folders of runs, and functions that several commands use."""

@@ -1,0 +1,1 @@
+"""A training run: its folder, the trainer and what it reports."""

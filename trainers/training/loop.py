@@ -1,0 +1,359 @@
+"""The training loop: updates, evaluations, checkpoints and callbacks.
+
+For any Keras model, on any engine; it knows no recipe.
+"""
+
+import contextlib
+import dataclasses
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable
+
+import keras
+import numpy as np
+
+from trainers.engine.checkpoints import Checkpoints
+from trainers.engine.engine import Engine
+from trainers.engine.update import Update
+from trainers.errors import CheckpointError, Interrupted, NonFiniteLossError
+from trainers.optim.optimizers import Optimizer
+
+
+@dataclasses.dataclass
+class Best:
+    """Remembers the best evaluation so far.
+
+    An evaluation is better than another if its accuracy is higher or, with the
+    same accuracy or none, its loss is lower. What is remembered is part of the
+    state of the training, so a run that continues goes on as one that was not
+    stopped.
+
+    Args:
+        save: Called after an evaluation that is the best so far, on all
+            workers.
+        patience: Number of evaluations in a row that may be no better before
+            training stops; None or 0 never stops it.
+    """
+
+    save: Callable[[], None] = lambda: None
+    patience: int | None = None
+
+    def __post_init__(self):
+        # Accuracy, negative loss, number of evaluations after it.
+        self.numbers = np.array([-1.0, -math.inf, 0.0])
+
+    def judge(self, logs: dict[str, float]):
+        """Compare an evaluation with the best one, and save a better model.
+
+        Args:
+            logs: `val_loss` of the evaluation, and `val_accuracy` if any.
+        """
+        *best, num_since = self.numbers.tolist()
+        found = [logs.get("val_accuracy", 0.0), -logs["val_loss"]]
+        if found > best:
+            # The model comes before the checkpoint that remembers it: a run
+            # that is killed in between saves it again.
+            self.save()
+            self.numbers[:] = [*found, 0.0]
+        else:
+            self.numbers[:] = [*best, num_since + 1]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether training should stop."""
+        return bool(self.patience) and self.numbers[-1] >= self.patience
+
+
+# Signals are only handled between two calls of the compiled function, so a
+# call must not take longer than this.
+LONGEST_CALL = 2.0  # seconds
+BATCHES_PER_CALL = 10  # Of the evaluation.
+
+
+@dataclasses.dataclass
+class Loop:
+    """Trains a model, and keeps the state of the training.
+
+    Args:
+        update: The update that is made again and again.
+        engine: The devices and processes that make it.
+        checkpoints: Saves and restores the state; None saves nothing.
+        best: Keeps the best model and may end the training; None does not.
+        must_stop: Called between two calls; returns whether to save and stop.
+    """
+
+    update: Update
+    engine: Engine
+    checkpoints: Checkpoints | None = None
+    best: Best | None = None
+    must_stop: Callable[[], bool] = lambda: False
+
+    def __post_init__(self):
+        self.compiled = self.engine.compile(self.update)
+        self._seconds_per_step = 0.0
+        # What changes in training beside the model and the optimizer: number
+        # of batches trained on so far, and the sums of loss, hits and images
+        # since the last evaluation.
+        self.numbers = {"step": np.int64(0), "sums": np.zeros(3)}
+        if self.best:
+            self.numbers["best"] = self.best.numbers
+
+    @property
+    def model(self) -> keras.Model:
+        """The model that is trained."""
+        return self.update.model
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """Its optimizer."""
+        return self.update.optimizer
+
+    @property
+    def step(self) -> int:
+        """Number of batches trained on so far."""
+        return int(self.numbers["step"])
+
+    @property
+    def state(self):
+        """Everything that changes in training; see `Engine.state`."""
+        update = self.update
+        return self.engine.state(
+            update.model, update.optimizer, update.loss_scale, self.numbers
+        )
+
+    def with_parts(self, count: int) -> "Loop":
+        """Return a loop whose updates compute a batch in so many parts."""
+        update = dataclasses.replace(self.update, accumulation_steps=count)
+        return Loop(update, self.engine, best=self.best)
+
+    def resume(self):
+        """Restore the newest checkpoint, if there is one.
+
+        Raises:
+            CheckpointError: If no checkpoint can be read, or the workers
+                found different ones.
+        """
+        self.checkpoints.restore()
+        if self.best:
+            self.best.numbers = self.numbers["best"]
+        if not self.engine.is_common(self.step):
+            raise CheckpointError(
+                "The workers found different checkpoints; they must share the "
+                f"folder of the run. Here: update {self.step} in "
+                f"{self.checkpoints.folder}"
+            )
+
+    def train(
+        self,
+        make_batches: Callable,
+        make_eval_batches: Callable,
+        *,
+        total_steps: int,
+        steps_per_eval: int,
+        eval_steps: int,
+        steps_per_loop: int = 10,
+        steps_per_checkpoint: int | None = None,
+        callbacks: Iterable[keras.callbacks.Callback] = (),
+    ) -> dict[str, float]:
+        """Train up to update `total_steps` and return the last logs.
+
+        After every `steps_per_eval` updates, and after the last one, the
+        model is evaluated and the state is saved.
+
+        Args:
+            make_batches: Maps the `Share` of a process to an endless dataset of
+                (images, labels, weights), which starts at the current step.
+            make_eval_batches: Maps the share to one pass over the batches to
+                evaluate on.
+            total_steps: Number of updates, including those before a restart.
+            steps_per_eval: Updates between two evaluations, an epoch of the
+                callbacks.
+            eval_steps: Number of batches to evaluate on, per replica.
+            steps_per_loop: Largest number of updates in a call of the
+                compiled function.
+            steps_per_checkpoint: Updates between two saves within an epoch.
+            callbacks: Keras callbacks, for which each call of the compiled
+                function is a batch. The logs of a batch contain loss and
+                accuracy of the epoch so far, learning_rate and step, and for
+                the call itself images, seconds and input_seconds.
+
+        Returns:
+            loss, accuracy, val_loss, val_accuracy, learning_rate and step; only
+            the val_ entries if no update was left to make.
+
+        Raises:
+            NonFiniteLossError: If the loss is not finite. The last checkpoint
+                is older than this loss.
+            WorkerLostError: If another process does not respond.
+            Interrupted: If `must_stop` returned True, after saving.
+            CheckpointError: If the last state cannot be saved.
+        """
+        num_evals = math.ceil(total_steps / steps_per_eval)
+        with self._run_callbacks(callbacks, num_evals) as (calls, logs):
+            iterator = iter(self.engine.batches(make_batches))
+            eval_batches = self.engine.batches(make_eval_batches)
+            if self._is_over(total_steps):
+                logs |= self._validate(eval_batches, eval_steps)
+            while not self._is_over(total_steps):
+                logs.clear()
+                # If the state was saved between the last update before an
+                # evaluation and the evaluation, continue with the latter.
+                epoch = (self.step - self._must_evaluate()) // steps_per_eval
+                end = min((epoch + 1) * steps_per_eval, total_steps)
+                calls.on_epoch_begin(epoch)
+                while self.step < end:
+                    stop = _next(self.step, steps_per_checkpoint, end)
+                    count = min(steps_per_loop, stop - self.step)
+                    count = self._limit_call(count)
+                    calls.on_train_batch_begin(self.step)
+                    start = time.perf_counter()
+                    result = self.compiled.train(iterator, count, self.step)
+                    call_logs = self._record(result, start, count)
+                    calls.on_train_batch_end(self.step, call_logs)
+                    self._stop_if_asked()
+                    if self.step == stop < end:
+                        self._save()
+                logs |= self._figures()
+                logs |= self._validate(eval_batches, eval_steps)
+                if self.best:
+                    self.best.judge(logs)
+                # The row of metrics comes before the checkpoint: after a
+                # restart, a duplicate row can be dropped, a missing one not.
+                calls.on_epoch_end(epoch, logs)
+                self.numbers["sums"] = np.zeros(3)
+                self._save(must_succeed=self._is_over(total_steps))
+        return logs
+
+    def evaluate(self, eval_batches: Callable, eval_steps: int) -> dict:
+        """Return loss and accuracy over `eval_batches`.
+
+        Args:
+            eval_batches: Maps the `Share` of a process to batches of (images,
+                labels, weights). Images of weight 0 are ignored.
+            eval_steps: Number of batches per replica.
+
+        Raises:
+            ValueError: If no image has a weight above 0.
+        """
+        return self._measure(self.engine.batches(eval_batches), eval_steps)
+
+    @contextlib.contextmanager
+    def _run_callbacks(self, callbacks, num_evals):
+        """Yield the list of callbacks, and the logs that it gets at the end.
+
+        Workers that are lost meanwhile are named.
+        """
+        calls = keras.callbacks.CallbackList(
+            list(callbacks), model=self.model, epochs=num_evals
+        )
+        self.model.optimizer = None  # TensorBoard reads it.
+        logs = {}
+        with self.engine.name_lost_workers(lambda: f"after update {self.step}"):
+            calls.on_train_begin()
+            try:
+                yield calls, logs
+            finally:
+                calls.on_train_end(logs)  # Lets them close their files.
+                del self.model.optimizer
+            self.engine.part_from_all()
+
+    def _is_over(self, total_steps):
+        """Whether no update is left to make, and none to evaluate."""
+        is_last = self.step >= total_steps and not self._must_evaluate()
+        return is_last or bool(self.best and self.best.is_over)
+
+    def _limit_call(self, num_steps):
+        """Return the number of steps for a call, at most `num_steps`."""
+        if not self._seconds_per_step:
+            return num_steps
+        longest = int(LONGEST_CALL / self._seconds_per_step)
+        return max(min(num_steps, longest), 1)
+
+    def _record(self, result, start, num_steps):
+        """Record the results of a call; return the logs for the callbacks."""
+        made, sums, waited = result
+        seconds = time.perf_counter() - start
+        self.numbers["step"] += made
+        self._require_finite(sums[0])
+        self.numbers["sums"] = self.numbers["sums"] + sums
+        # The workers must agree on the length of the next call.
+        self._seconds_per_step = self.engine.agree(seconds / num_steps)
+        return {
+            **self._figures(),
+            "images": float(sums[2]),
+            "seconds": seconds,
+            "input_seconds": waited,
+        }
+
+    def _validate(self, batches, num_steps):
+        report = self._measure(batches, num_steps)
+        # An update with a finite loss can still make weights infinite or NaN.
+        self._require_finite(report["loss"])
+        return {f"val_{name}": value for name, value in report.items()}
+
+    def _measure(self, batches, num_steps):
+        """Return the means over batches; see `evaluate`."""
+        iterator, sums = iter(batches), np.zeros(3)
+        for start in range(0, num_steps, BATCHES_PER_CALL):
+            count = min(BATCHES_PER_CALL, num_steps - start)
+            sums += self.compiled.measure(iterator, count)
+            self._stop_if_asked()
+        if not sums[2]:
+            raise ValueError(
+                "`eval_batches` must hold images of a weight above 0. "
+                f"Received: {num_steps} batches without any"
+            )
+        return self._means(sums)
+
+    def _means(self, sums):
+        """Return the loss and, if the update counts hits, the accuracy."""
+        loss, hits, count = sums
+        accuracy = {"accuracy": hits / count} if self.update.hits else {}
+        return {"loss": loss / count, **accuracy}
+
+    def _require_finite(self, loss):
+        if not math.isfinite(loss):
+            steps = self.checkpoints.steps() if self.checkpoints else []
+            last = f"after update {steps[-1]}" if steps else "none"
+            raise NonFiniteLossError(
+                f"The loss of update {self.step} is not finite. The last "
+                f"checkpoint, from before: {last}"
+            )
+
+    def _figures(self):
+        """Return loss and accuracy since the last evaluation, rate and step."""
+        return {
+            **self._means(self.numbers["sums"]),
+            "learning_rate": float(self.optimizer.learning_rate),
+            "step": self.step,
+        }
+
+    def _must_evaluate(self):
+        """Whether updates were made since the last evaluation."""
+        return bool(self.numbers["sums"][2])
+
+    def _stop_if_asked(self):
+        if self.engine.agree(self.must_stop()):
+            self._save(must_succeed=True)
+            self.engine.part_from_all()
+            raise Interrupted(
+                f"Stopped and saved after update {self.step}. Run the same "
+                "command again to continue."
+            )
+
+    def _save(self, must_succeed=False):
+        if self.checkpoints is None:
+            return
+        try:
+            self.checkpoints.save(self.step)
+        except CheckpointError as error:
+            if must_succeed:
+                raise
+            # Continuing loses nothing; the next save may find room again.
+            warnings.warn(str(error), stacklevel=2)
+
+
+def _next(step, interval, end):
+    """Return the next multiple of `interval` after `step`, at most `end`."""
+    return min((step // interval + 1) * interval, end) if interval else end

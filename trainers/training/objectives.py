@@ -1,0 +1,277 @@
+"""What a recipe learns: the loss of its labels, and that of a teacher."""
+
+from collections.abc import Callable
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.layers import DistilledHead
+from keras_vit.model_files import RUN_RECIPE
+from keras_vit.models.features import (
+    is_graph,
+    name_activation,
+    name_output,
+)
+from keras_vit.preprocessing import preprocess_input
+from keras_vit.preprocessing.description import Normalization
+from keras_vit.preprocessing.model_inputs import find_scaling
+from keras_vit.pretraining import PretrainingModel
+from trainers.data.datasets import ImageDataset
+from trainers.models.factory import loss_and_hits
+from trainers.optim.losses import (
+    LOSSES,
+    TARGETS,
+    Distillation,
+    is_best_class,
+    smooth_labels,
+)
+from trainers.paths import as_path
+from trainers.recipes.recipe import Recipe
+from trainers.training.run_folder import NamedModel, RunFolder
+
+
+def make_loss(
+    recipe: Recipe, dataset: ImageDataset, model: keras.Model
+) -> tuple[Callable, Callable | None]:
+    """Return the functions `loss` and `hits` of an `Update` for a recipe.
+
+    Args:
+        recipe: The recipe, with smoothed labels and class weights.
+        dataset: The data set.
+        model: The model to train.
+    """
+    if isinstance(model, PretrainingModel):
+        return loss_and_hits(model)
+    per_image = LOSSES[recipe.loss].function
+    class_weights = None
+    if recipe.class_weights == "balanced":
+        class_weights = balance_classes(dataset)
+
+    def loss(labels, logits):
+        smoothed = smooth_labels(labels, recipe.label_smoothing)
+        losses = per_image(smoothed, logits)
+        if class_weights is None:
+            return losses
+        return losses * ops.matmul(labels, class_weights)
+
+    return loss, is_best_class
+
+
+def balance_classes(dataset: ImageDataset) -> np.ndarray:
+    """Return weights with which all classes count equally.
+
+    The weight of a class is inversely proportional to its number of training
+    images; the mean over the images is 1.
+
+    Shapes:
+        returns: (C,), float32.
+
+    Raises:
+        ValueError: If a class has no training images, or an image several
+            classes.
+    """
+    if dataset.has_several_classes(dataset.train_split):
+        raise ValueError(
+            "`class_weights` must be 'none' if images have several classes. "
+            f"Received: dataset={dataset.name!r}"
+        )
+    labels = dataset.labels(dataset.train_split)
+    counts = np.bincount(labels, minlength=len(dataset.class_names))
+    empty = [name for name, n in zip(dataset.class_names, counts) if not n]
+    if empty:
+        raise ValueError(
+            "`class_weights` must be 'none' unless each class has training "
+            f"images. Received: dataset={dataset.name!r} without any of "
+            f"{', '.join(map(repr, empty))}"
+        )
+    return (counts.sum() / (len(counts) * counts)).astype("float32")
+
+
+def make_distillation(
+    recipe: Recipe, dataset: ImageDataset, model: keras.Model
+) -> Distillation | None:
+    """Return the part of a teacher in the loss; None without a teacher.
+
+    Args:
+        recipe: The recipe.
+        dataset: The data set, whose classes the teacher must have.
+        model: The model to train.
+
+    Raises:
+        ValueError: If the teacher cannot be read, or has other classes or
+            images.
+    """
+    if recipe.teacher is None:
+        return None
+    teacher, pair, source = open_teacher(recipe, dataset)
+    mean, deviation = pair
+    make_loss = TARGETS[recipe.distillation_target]
+    return Distillation(
+        make_teach(teacher, pair, recipe.normalization),
+        make_loss(LOSSES[recipe.loss], recipe.distillation_temperature),
+        recipe.distillation_weight,
+        with_both_logits(model),
+        teacher,
+        f"The teacher reads images with the mean {mean} and the deviation "
+        f"{deviation}, {source}.",
+    )
+
+
+def open_teacher(
+    recipe: Recipe, dataset: ImageDataset
+) -> tuple[keras.Model, Normalization, str]:
+    """Return the teacher, mean and deviation of its images, and their source.
+
+    Args:
+        recipe: The recipe.
+        dataset: The data set.
+
+    Raises:
+        ValueError: See `make_distillation`.
+    """
+    folder, names = as_path(recipe.teacher), None
+    try:
+        if (folder / RUN_RECIPE).exists():
+            run = RunFolder(folder)
+            model, names = run.load_model(), run.load_class_names()
+            pair, source = run.load_recipe().normalization, "as in its run"
+        else:
+            is_grey = dataset.channels == 1
+            model = NamedModel(recipe.teacher, is_grey).load_model()
+            pair, source = find_normalization(model, recipe.normalization)
+    except ValueError as error:
+        raise ValueError(f"`teacher` cannot be read: {error}") from None
+    _check(model, names, recipe, dataset)
+    model.trainable = False
+    return model, pair, source
+
+
+def find_normalization(
+    model: keras.Model, ours: Normalization
+) -> tuple[Normalization, str]:
+    """Return the normalisation of a teacher without a run, and its source.
+
+    A VisionTransformer knows, also inside of another model, and so do layers
+    that scale pixels. Other models read images as the trained model does.
+
+    Args:
+        model: The teacher.
+        ours: Mean and deviation of the images of the trained model.
+
+    Raises:
+        ValueError: If its first layers do not tell.
+    """
+    found = find_scaling(model)
+    if found is None:
+        return ours, "as the trained model does, because it does not say how"
+    return found.mean_and_deviation, "as its first layers say"
+
+
+def _check(model, names, recipe, dataset):
+    received = f"Received: teacher={recipe.teacher!r}"
+    if not is_graph(model):
+        raise ValueError(
+            "`teacher` must be a functional or Sequential model of one input "
+            f"and one output. {received}, a {type(model).__name__}"
+        )
+    classes, shape = dataset.class_names, model.output_shape
+    kind = name_output(model)
+    if kind == "features" or len(shape) != 2 or shape[-1] != len(classes):
+        raise ValueError(
+            f"`teacher` must be a classifier of {len(classes)} classes. "
+            f"{received}, which returns {kind} of the shape {shape}"
+        )
+    if names not in (None, classes):
+        raise ValueError(
+            "`teacher` must have the classes of the data set, in this order: "
+            f"{', '.join(classes[:5])}, ... {received} with "
+            f"{', '.join(names[:5])}, ..."
+        )
+    if model.input_shape[-1] != dataset.channels:
+        raise ValueError(
+            f"`teacher` must read images of {dataset.channels} channels. "
+            f"{received}, which reads {model.input_shape[-1]}"
+        )
+
+
+def make_teach(
+    teacher: keras.Model, theirs: Normalization, ours: Normalization
+):
+    """Return the function from images of a model to the teacher's logits.
+
+    Shapes:
+        The function takes images (B, H, W, C) and returns (B, classes).
+
+    Args:
+        teacher: The teacher.
+        theirs: Mean and deviation of its images.
+        ours: Mean and deviation of the images of the model.
+    """
+    activation = name_activation(teacher)
+    size = teacher.input_shape[1:3]
+
+    def teach(images):
+        if None not in size and tuple(images.shape[1:3]) != tuple(size):
+            images = ops.image.resize(images, size)
+        if theirs != ours:
+            mean, deviation = ours
+            pixels = 255 * (images * deviation + mean)
+            images = preprocess_input(pixels, "channels_last", theirs)
+        outputs = ops.cast(teacher(images, training=False), "float32")
+        if activation is not None:
+            outputs = LOGITS[activation](outputs)
+        return ops.stop_gradient(outputs)
+
+    return teach
+
+
+def _log(probabilities):
+    """Return the logarithm, a finite number also for 0."""
+    return ops.log(ops.maximum(probabilities, 1e-12))
+
+
+# For each of CLASSIFIER_ACTIVATIONS, the logits of probabilities. Those of a
+# softmax are only known up to a constant.
+LOGITS = {
+    "softmax": _log,
+    "sigmoid": lambda p: _log(p) - _log(1.0 - p),
+}
+
+
+class BothLogits(keras.layers.Layer):
+    """Returns the logits of both classifiers of a DistilledHead.
+
+    Args:
+        head: The head, which shares its weights.
+    """
+
+    def __init__(self, head: DistilledHead):
+        super().__init__(dtype=head.dtype_policy, name="both_logits")
+        self.head = head
+
+    def call(self, tokens):
+        return self.head.both_logits(tokens)
+
+
+def with_both_logits(model: keras.Model) -> keras.Model | None:
+    """Return a model of the same layers with both kinds of logits.
+
+    Args:
+        model: The model to train.
+
+    Returns:
+        The model; None if there is no distillation token, so that labels and
+        teacher share the logits.
+    """
+    heads = [x for x in model.layers if isinstance(x, DistilledHead)]
+    if not heads:
+        return None
+    [head] = heads
+    both = BothLogits(head)(head.input)
+    student = keras.Model(model.input, list(both))
+    for name in ("trainable_variables", "non_trainable_variables"):
+        ours, theirs = getattr(student, name), getattr(model, name)
+        if [id(v) for v in ours] != [id(v) for v in theirs]:
+            raise RuntimeError(f"{name} have another order than the model's")
+    return student

@@ -1,0 +1,491 @@
+"""Pictures and summaries of a run, as PNG files and for TensorBoard."""
+
+import os
+import warnings
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.analysis.callbacks import AttentionPictures
+from keras_vit.preprocessing.description import (
+    Normalization,
+    to_fractions,
+)
+from keras_vit.progress import format_seconds, scale
+from trainers.data.batches import eval_batches
+from trainers.paths import Path, as_path, draft_of
+from trainers.training.report import read_metrics
+
+# Most images of a batch that a picture shows.
+MOST_IMAGES = 32
+# Smallest share of a second class that is written below an image.
+SMALLEST_SHARE = 0.005
+
+
+def plot_learning_curve(metrics_path: Path, path: Path):
+    """Draw loss, error and learning rate over the updates.
+
+    Leaves out columns that the rows do not have, such as those of a test split.
+
+    Args:
+        metrics_path: The metrics.csv of a run.
+        path: The PNG file to write.
+    """
+    rows = read_metrics(metrics_path)
+    figure = _figure(figsize=(11, 3.4))
+    loss, error, rate = figure.subplots(1, 3)
+    for prefix, label, color in (
+        ("", "training", "tab:blue"),
+        ("val_", "test", "tab:orange"),
+    ):
+        style = {"label": label, "color": color}
+        _plot_column(loss, rows, f"{prefix}loss", **style)
+        _plot_column(error, rows, f"{prefix}accuracy", _error, **style)
+    _plot_column(rate, rows, "learning_rate", color="tab:green")
+    loss.set(xlabel="update", ylabel="loss")
+    error.set(xlabel="update", ylabel="error (%)")
+    rate.set(xlabel="update", ylabel="learning rate")
+    rate.ticklabel_format(axis="y", scilimits=(-2, 3))
+    for axes in (loss, error, rate):
+        axes.grid(alpha=0.3)
+        axes.locator_params(axis="x", nbins=5)
+        axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in (error, rate):
+        axes.set_ylim(bottom=0)
+    accuracies = [r["val_accuracy"] for r in rows if "val_accuracy" in r]
+    if accuracies:
+        error.set_title(
+            f"test accuracy {accuracies[-1]:.2%}, best {max(accuracies):.2%}",
+            fontsize=10,
+        )
+    if loss.lines:
+        loss.legend(frameon=False)
+    with draft_of(path) as draft:
+        figure.savefig(draft)
+
+
+def _plot_column(axes, rows, name, change=float, **style):
+    points = [(row["step"], change(row[name])) for row in rows if name in row]
+    if points:
+        # Markers crowd a long line, but a single point needs one.
+        marker = "." if len(points) <= 50 else None
+        axes.plot(*zip(*points), marker=marker, clip_on=False, **style)
+
+
+def _error(accuracy):
+    return 100 * (1 - accuracy)
+
+
+def plot_batch(
+    images: np.ndarray,
+    labels: np.ndarray,
+    class_names: Sequence[str],
+    normalization: Normalization,
+    path: Path,
+):
+    """Draw the first images of a batch, with their labels below.
+
+    For a label of several classes, such as mixup creates, the two largest
+    shares are shown.
+
+    Shapes:
+        images: (B, H, W, C) with 1 or 3 channels, as the model reads them.
+        labels: (B, classes), shares.
+
+    Args:
+        images: As the model receives them.
+        labels: Of each image.
+        class_names: In the order of the labels.
+        normalization: Mean and deviation of the images.
+        path: The PNG file to write.
+    """
+    images, labels = images[:MOST_IMAGES], labels[:MOST_IMAGES]
+    texts = [describe_label(label, class_names) for label in labels]
+    pixels = to_fractions(images, normalization)
+    _draw_tiles(pixels, texts, ["black"] * len(texts), path)
+
+
+def describe_label(label: np.ndarray, class_names: Sequence[str]) -> str:
+    """Return the name of the class, or the two largest shares, a line each.
+
+    Args:
+        label: (classes,), shares.
+        class_names: In the order of `label`.
+
+    Example:
+        >>> print(describe_label(np.array([0.25, 0, 0.75]), ["a", "b", "c"]))
+        c 75%
+        a 25%
+    """
+    largest = np.argsort(-label, kind="stable")[:2]
+    if label[largest[-1]] < SMALLEST_SHARE or len(label) == 1:
+        return _shorten(class_names[largest[0]])
+    return "\n".join(
+        f"{_shorten(class_names[index])} {label[index]:.0%}"
+        for index in largest
+    )
+
+
+def _shorten(name):
+    return name if len(name) <= 16 else f"{name[:15]}\u2026"
+
+
+def plot_predictions(
+    images: np.ndarray,
+    truths: Sequence[str],
+    predictions: Sequence[str],
+    scores: Sequence[float],
+    normalization: Normalization,
+    path: Path,
+):
+    """Draw images with the predicted class below each, mistakes in red.
+
+    Shapes:
+        images: (B, H, W, C) with 1 or 3 channels, floats.
+
+    Args:
+        images: As the model reads them.
+        truths: Their classes.
+        predictions: The predicted classes.
+        scores: The probabilities of the predicted classes.
+        normalization: Mean and deviation of the images.
+        path: The PNG file to write.
+    """
+    texts, colors = [], []
+    for truth, prediction, score in zip(truths, predictions, scores):
+        right = truth == prediction
+        texts.append(
+            f"{prediction} {score:.0%}" + ("" if right else f"\n(is {truth})")
+        )
+        colors.append("black" if right else "red")
+    _draw_tiles(to_fractions(images, normalization), texts, colors, path)
+
+
+def plot_reconstructions(
+    images: np.ndarray,
+    covered: np.ndarray,
+    predicted: np.ndarray,
+    normalization: Normalization,
+    path: Path,
+):
+    """Draw images, their visible patches and their reconstructions in rows.
+
+    Shapes:
+        images, covered, predicted: (B, H, W, C) with 1 or 3 channels.
+
+    Args:
+        images: As the model reads them.
+        covered: Without the hidden patches.
+        predicted: With the predictions in their place.
+        normalization: Mean and deviation of the images.
+        path: The PNG file to write.
+    """
+    rows = {"image": images, "visible": covered, "reconstruction": predicted}
+    count = len(images)
+    pixels = to_fractions(np.concatenate([*rows.values()]), normalization)
+    texts = [name for name in rows for _ in range(count)]
+    _draw_tiles(pixels, texts, ["black"] * len(texts), path, count)
+
+
+def _draw_tiles(images, texts, colors, path, columns=8):
+    """Draw images (B, H, W, C) of 0..1 with a text below each, in rows.
+
+    All on one pair of axes, in inches: matplotlib needs more time for axes
+    than for images.
+    """
+    columns = min(columns, len(images))
+    rows = -(-len(images) // columns)
+    side, gap, line = 1.38, 0.12, 0.15
+    down = side * images.shape[1] / images.shape[2]
+    room = line * (2 + max(text.count("\n") for text in texts))
+    size = (columns * (side + gap), rows * (down + room))
+    figure = _figure(size, layout=None)
+    from keras_vit.analysis.plots.style import families_for
+
+    families = families_for("".join(texts))
+    axes = figure.add_axes((0, 0, 1, 1))
+    for index, (image, text, color) in enumerate(zip(images, texts, colors)):
+        row, column = divmod(index, columns)
+        left, top = column * (side + gap) + gap / 2, row * (down + room)
+        axes.imshow(
+            np.clip(image, 0, 1).squeeze(),
+            cmap="gray",
+            vmin=0,
+            vmax=1,
+            extent=(left, left + side, top + down, top),
+        )
+        axes.text(
+            left + side / 2,
+            top + down + line / 3,
+            text,
+            ha="center",
+            va="top",
+            fontsize=8,
+            family=families,
+            color=color,
+        )
+    axes.set(xlim=(0, size[0]), ylim=(size[1], 0))
+    axes.set_axis_off()
+    with draft_of(path) as draft, warnings.catch_warnings():
+        # `families_for` has named the characters that no font has.
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
+        figure.savefig(draft)
+
+
+def _figure(figsize, layout="constrained"):
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "Pictures need matplotlib and Pillow: pip install matplotlib Pillow"
+        ) from error
+    return Figure(figsize=figsize, dpi=120, layout=layout)
+
+
+NUM_DRAWN = 8
+
+
+class Reconstructions(keras.callbacks.Callback):
+    """Draw some images before, with hidden patches, and reconstructed.
+
+    At each evaluation the picture is written to TensorBoard and to a file.
+
+    Shapes:
+        images: (B, H, W, C), as the model reads them.
+
+    Args:
+        images: The images, of the evaluation split.
+        normalization: Mean and deviation of the images.
+        averages: Returns values to use in place of the trainable weights, or
+            None for the weights.
+        log_dir: The folder of TensorBoard.
+        path: The PNG file.
+    """
+
+    def __init__(
+        self,
+        images: np.ndarray,
+        normalization: Normalization,
+        averages,
+        log_dir: Path,
+        path: Path,
+    ):
+        super().__init__()
+        self.images = np.asarray(images, "float32")
+        self.normalization = normalization
+        self.averages = averages
+        self.path = path
+        # A separate folder, because TensorBoard reads one file per folder.
+        self._writer = tf.summary.create_file_writer(
+            os.fspath(log_dir / "reconstructions")
+        )
+
+    def on_epoch_end(self, epoch, logs=None):
+        values = self.averages()
+        variables = self.model.trainable_variables
+        # The scope does not change the variables on any device.
+        with keras.StatelessScope(zip(variables, values) if values else None):
+            covered, predicted = self.model.reconstruct(self.images)
+        plot_reconstructions(
+            self.images, covered, predicted, self.normalization, self.path
+        )
+        picture = tf.io.decode_png(self.path.read_bytes(), channels=3)
+        with self._writer.as_default(int(logs["step"])):
+            tf.summary.image("reconstructions", picture[None])
+        self._writer.flush()
+
+    def on_train_end(self, logs=None):
+        self._writer.close()
+
+
+def header(
+    *,
+    model: str,
+    num_parameters: int,
+    num_trained: int,
+    flops_per_image: int,
+    image_size: tuple[int, int],
+    dataset: str,
+    strategy: str,
+    num_devices: int,
+    precision: str,
+    batch_size: int,
+    first_step: int,
+    total_steps: int,
+) -> str:
+    """Return the line that describes a run at its start.
+
+    Args:
+        model: Name of the model.
+        num_parameters: Number of parameters of the model.
+        num_trained: Number of the parameters that are trained.
+        flops_per_image: FLOPs of a forward pass, see `flops.count_flops`.
+        image_size: (height, width) in pixels.
+        dataset: Name of the data set.
+        strategy: Name of the strategy.
+        num_devices: Number of devices that share the batch.
+        precision: Precision of training.
+        batch_size: Number of images per update, over all devices.
+        first_step: Number of updates before this start.
+        total_steps: Total number of updates.
+    """
+    height, width = image_size
+    devices = "device" if num_devices == 1 else "devices"
+    trained = ""
+    if num_trained < num_parameters:
+        trained = f"{scale(num_trained).strip()} of "
+    parts = [
+        f"{model}, {trained}{scale(num_parameters)} parameters"
+        f"{' trained' if trained else ''}, "
+        f"{scale(flops_per_image)}FLOP an image of {height}x{width}",
+        dataset,
+        f"{strategy} on {num_devices} {devices}, {precision}",
+        f"updates {first_step:,} to {total_steps:,}, "
+        f"{batch_size:,} images each",
+    ]
+    return "; ".join(parts)
+
+
+def final_table(
+    rows: Sequence[dict[str, float]],
+    seconds: float | None = None,
+    folder: str | os.PathLike | None = None,
+    keep_best: bool = False,
+) -> str:
+    """Return the results of a run as a small table.
+
+    Args:
+        rows: The metrics of each evaluation: `MetricsFile.rows`.
+        seconds: Duration of the training.
+        folder: The folder of the run.
+        keep_best: Whether the run keeps the model of the best evaluation.
+    """
+    cells = []
+    if rows:
+        last = rows[-1]
+        cells.append(("updates", f"{last['step']:,.0f}"))
+        cells += [(name, f"{last[name]:.4f}") for name in FINAL if name in last]
+    judged = [row for row in rows if "val_accuracy" in row]
+    if judged:
+        best = max(
+            judged,
+            key=lambda row: (row["val_accuracy"], -row.get("val_loss", 0)),
+        )
+        figure = f"{best['val_accuracy']:.4f} at update {best['step']:,.0f}"
+        if keep_best:
+            figure += "; this model is kept"
+        elif best["step"] != rows[-1]["step"]:
+            figure += "; not kept, the model is the last one"
+        cells.append(("best val_accuracy", figure))
+    rates = [row["images_per_second"] for row in rows if RATE in row]
+    if rates:
+        cells.append(("images/s", f"{rates[-1]:,.1f}"))
+    if seconds is not None:
+        cells.append(("time", format_seconds(seconds)))
+    if folder is not None:
+        cells.append(("files", os.fspath(folder)))
+    width = max((len(name) for name, _ in cells), default=0)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in cells)
+
+
+def describe_skipped(names: Sequence[str]) -> str:
+    """Return a line with the images that could not be read.
+
+    Example:
+        >>> describe_skipped(["a.jpg", "b.jpg"])
+        'Skipped 2 unreadable images: a.jpg, b.jpg'
+    """
+    count = f"{len(names)} unreadable image{'s' * (len(names) > 1)}"
+    return f"Skipped {count}: {', '.join(names)}"
+
+
+def write_first_batch(
+    images,
+    labels,
+    class_names: Sequence[str],
+    normalization: Normalization,
+    tensorboard_dir: str | os.PathLike,
+    png_path: str | os.PathLike,
+    step: int = 0,
+):
+    """Draw the images of a batch, as a PNG and for TensorBoard.
+
+    The picture shows wrong labels, wrong pixel ranges, and augmentation that
+    is too strong.
+
+    Shapes:
+        images: (B, H, W, C) with 1 or 3 channels, as the model reads them.
+        labels: (B, classes), shares.
+
+    Args:
+        images: As the model receives them.
+        labels: Of each image.
+        class_names: In the order of the labels.
+        normalization: Mean and deviation of the images.
+        tensorboard_dir: The folder of `keras.callbacks.TensorBoard`.
+        png_path: The PNG file to write.
+        step: Number of updates so far.
+    """
+    png_path = as_path(png_path)
+    plot_batch(
+        np.asarray(images),
+        np.asarray(labels),
+        class_names,
+        normalization,
+        png_path,
+    )
+    picture = tf.io.decode_png(png_path.read_bytes(), channels=3)
+    # The folder in which the callback writes the training metrics.
+    folder = os.path.join(tensorboard_dir, "train")
+    with tf.summary.create_file_writer(folder).as_default(step):
+        tf.summary.image("first_batch", picture[None])
+
+
+RATE = "images_per_second"
+FINAL = ("loss", "accuracy", "val_loss", "val_accuracy")
+
+
+def attention_pictures(trainer) -> AttentionPictures:
+    """Return the callback that draws attention to the first test images."""
+    recipe = trainer.recipe
+    return AttentionPictures(
+        first_eval_images(trainer, recipe.log_attention),
+        trainer.run.folder / "tensorboard",
+        class_names=trainer.dataset.class_names,
+        activation=recipe.activation,
+        normalization=recipe.normalization,
+        # The weights that are evaluated, and saved in the end.
+        averages=lambda: trainer.loop.optimizer.averages,
+        first_step=trainer.loop.step,
+    )
+
+
+def reconstructions(trainer) -> Reconstructions:
+    """Return the callback that draws reconstructed test images."""
+    return Reconstructions(
+        first_eval_images(trainer, NUM_DRAWN),
+        trainer.recipe.normalization,
+        lambda: trainer.loop.optimizer.averages,
+        trainer.run.folder / "tensorboard",
+        trainer.run.folder / "reconstructions.png",
+    )
+
+
+def first_eval_images(trainer, count: int):
+    """Return the first images of the evaluation split, preprocessed.
+
+    Shapes: returns: (B, H, W, C), with at most `count` images.
+    """
+    batches = eval_batches(
+        trainer.dataset,
+        image_size=trainer.loop.model.input_shape[1:3],
+        batch_size=count,
+        preprocess=trainer.recipe.eval_preprocess,
+        bad_examples=trainer.bad_examples,
+    )
+    with trainer.bad_examples.named_errors():
+        images, _, weights = next(iter(batches))
+    return images[weights > 0]

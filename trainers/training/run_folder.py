@@ -1,0 +1,546 @@
+"""RunFolder: the files of a training run; NamedModel: a model without one."""
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import shlex
+from collections.abc import Mapping
+
+import keras
+
+from keras_vit import from_checkpoint, save_lora
+from keras_vit.files import DRAFT
+from keras_vit.model_files import (
+    RUN_MODEL,
+    RUN_RECIPE,
+    check_class_names,
+    load_keras,
+    stated_class_names,
+)
+from keras_vit.models import VisionTransformer
+from keras_vit.models.features import name_activation
+from keras_vit.preprocessing.model_inputs import input_preprocessing
+from keras_vit.progress import scale
+from trainers.augment.augmentation import line_of
+from trainers.data.file_lists import FILE_LISTS
+from trainers.models.initial_model import find_model_file
+from trainers.models.resnets import is_bit_resnet
+from trainers.paths import (
+    Path,
+    RemotePath,
+    as_path,
+    draft_of,
+    parse_object,
+    read_written,
+    write_atomically,
+)
+from trainers.recipes.flags import repeat_flags
+from trainers.recipes.recipe import Recipe
+
+
+def parse_recipe(fields: Mapping) -> Recipe:
+    """Return the recipe of a file.
+
+    Args:
+        fields: The values by name.
+
+    Raises:
+        ValueError: If there are fields of a later version, or a value is not
+            allowed.
+    """
+    if not isinstance(fields, Mapping):
+        raise ValueError(f"`recipe` must be an object. Received: {fields!r}")
+    unknown = fields.keys() - {f.name for f in dataclasses.fields(Recipe)}
+    if unknown:
+        raise ValueError(
+            f"fields of another version: {', '.join(sorted(unknown))}"
+        )
+    recipe = Recipe(**fields)
+    recipe.check_operations()
+    return recipe
+
+
+def take_class_names(
+    content: Mapping, num_classes: int | None = None
+) -> list[str]:
+    """Return the class names in a recipe.json; none for an encoder.
+
+    Args:
+        content: The content of the file.
+        num_classes: Number of outputs of the model; None if it is not known.
+
+    Raises:
+        ValueError: If they are no names, or not one for each logit.
+    """
+    names = content["class_names"]
+    if not parse_recipe(content["recipe"]).needs_labels:
+        num_classes = 0
+    elif names == []:
+        raise ValueError(
+            "`class_names` must not be empty for a classifier. Received: []"
+        )
+    return check_class_names(names, num_classes)
+
+
+CARD = "README.md"  # Hugging Face shows a file of this name.
+# Errors which mean that a file of this size cannot be written.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFolder:
+    """A folder `saved_models/<run>/` and the paths in it.
+
+    Args:
+        folder: The folder with all files of the run.
+    """
+
+    folder: Path
+
+    def __str__(self):
+        return str(self.folder)
+
+    @property
+    def name(self) -> str:
+        """The name of the folder, also if the path to it is `.`."""
+        if isinstance(self.folder, RemotePath):
+            return self.folder.name
+        return os.path.basename(os.path.abspath(self.folder))
+
+    @property
+    def recipe_path(self) -> Path:
+        """The recipe of the run, and the class names of its data set."""
+        return self.folder / RUN_RECIPE
+
+    @property
+    def model_path(self) -> Path:
+        """The trained model, which returns logits."""
+        return self.folder / RUN_MODEL
+
+    @property
+    def digest(self) -> str | None:
+        """A checksum of the trained model; None if there is none yet."""
+        if not self.model_path.exists():
+            return None
+        return hashlib.sha256(self.model_path.read_bytes()).hexdigest()
+
+    def is_outdated(self, report: Mapping) -> bool:
+        """Return whether a report is of a model that the run had earlier.
+
+        Args:
+            report: The content of an evaluation.json.
+        """
+        written = report.get("model_digest")  # Since this version.
+        return written is not None and self.digest not in (None, written)
+
+    @property
+    def lora_path(self) -> Path:
+        """The weights that a run with LoRA trained, for `load_lora`."""
+        return self.folder / "lora.safetensors"
+
+    @property
+    def card_path(self) -> Path:
+        """The model card."""
+        return self.folder / CARD
+
+    @property
+    def metrics_path(self) -> Path:
+        """The metrics, one row per evaluation."""
+        return self.folder / "metrics.csv"
+
+    @property
+    def checkpoints_path(self) -> Path:
+        """The checkpoints from which the run can continue."""
+        return self.folder / "checkpoints"
+
+    def check_recipe(self, recipe: Recipe, class_names: list[str]):
+        """Compare a recipe with that of an existing run in the folder.
+
+        Fields that do not affect the learned weights, such as the strategy,
+        may differ, so a run can continue on other devices.
+
+        Raises:
+            ValueError: If the folder contains a run with another recipe.
+        """
+        started = self.started_recipe()
+        if started is None:
+            return
+        old, new = (
+            binding_fields(recipe) | {"class_names": names}
+            for recipe, names in (
+                (started, self.load_class_names()),
+                (recipe, class_names),
+            )
+        )
+        changed = list_changes(old, new)
+        if changed:
+            raise ValueError(
+                "`run_dir` holds a run of another recipe; choose another "
+                "folder, or --force to go on with the new one. "
+                f"Received: run_dir={str(self.folder)!r} with "
+                + "; ".join(changed)
+            )
+
+    def started_recipe(self) -> Recipe | None:
+        """Return the recipe of the run in the folder, if one has started."""
+        started = self.model_path.exists() or self.checkpoints_path.exists()
+        if started and self.recipe_path.exists():
+            return self.load_recipe()
+        return None
+
+    @contextlib.contextmanager
+    def claimed(self, argument: str = "run_dir"):
+        """Lock the folder against other processes of this machine.
+
+        The lock is released when the process ends, even by a kill. A bucket,
+        or a file system that cannot lock folders (NFS), is not locked.
+
+        Args:
+            argument: Name of the argument with the folder, for the error.
+
+        Raises:
+            OSError: If another process trains in the folder, or the folder
+                cannot be created.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if isinstance(self.folder, RemotePath):
+            yield
+            return
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(folder)
+            raise OSError(
+                f"`{argument}` is in use: another process trains there. "
+                f"Received: {argument}={str(self.folder)!r}"
+            ) from None
+        except OSError:
+            pass  # No locks here.
+        try:
+            yield
+        finally:
+            os.close(folder)
+
+    def check_space(self, num_bytes: int):
+        """Raise an OSError unless `num_bytes` can be written to the folder.
+
+        Allocates a file of this size and removes it. Unlike the free space of
+        the disk, this also respects quotas and limits. Does nothing for a
+        bucket, or if the file system does not support allocation.
+
+        Args:
+            num_bytes: Size of the files to write.
+        """
+        is_remote = isinstance(self.folder, RemotePath)
+        if is_remote or not hasattr(os, "posix_fallocate"):
+            return
+        draft = self.folder / f"{DRAFT}space"
+        try:
+            with open(draft, "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, num_bytes)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise OSError(
+                    f"`run_dir` must have room for {scale(num_bytes)}B of "
+                    "checkpoints and the model; free some space or choose "
+                    f"another folder. Received: run_dir={str(self.folder)!r} "
+                    f"({error.strerror})"
+                ) from None
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def save_recipe(
+        self,
+        recipe: Recipe,
+        class_names: list[str],
+        num_images: int | None = None,
+    ):
+        """Write the recipe with which the run continues.
+
+        Args:
+            recipe: The recipe.
+            class_names: Names of the classes of the data set.
+            num_images: Number of the training images.
+        """
+        content = {
+            "recipe": dataclasses.asdict(recipe),
+            "class_names": class_names,
+            "num_images": num_images,
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.recipe_path, json.dumps(content, indent=2))
+
+    def load_recipe(self) -> Recipe:
+        """Return the recipe of the run.
+
+        Raises:
+            ValueError: If there is no recipe, or it is of another version.
+        """
+        return self._read(lambda content: parse_recipe(content["recipe"]))
+
+    @property
+    def preprocess(self) -> str:
+        """The preprocessing of evaluation images, see `eval_batches`."""
+        return self.load_recipe().eval_preprocess
+
+    @property
+    def activation(self) -> str:
+        """The activation that turns logits into probabilities."""
+        return self.load_recipe().activation
+
+    def load_class_names(self) -> list[str]:
+        """Return the names of the classes, in the order of the logits.
+
+        Raises:
+            ValueError: If there are none, or they are no names.
+        """
+        return self._read(take_class_names)
+
+    def load_num_images(self) -> int | None:
+        """Return the number of training images; None if it is not known."""
+        return self._read(lambda content: content.get("num_images"))
+
+    def save_model(self, model: keras.Model):
+        """Write the model atomically."""
+        with draft_of(self.model_path) as draft:
+            model.save(draft)
+
+    def save_lora(self, model: keras.Model):
+        """Write the LoRA weights of the model alone, atomically."""
+        with draft_of(self.lora_path) as draft:
+            save_lora(model, draft)
+
+    def load_model(self) -> keras.Model:
+        """Return the trained model.
+
+        Raises:
+            ValueError: If the run has no model, or no class name for each
+                of its logits.
+        """
+        if not self.model_path.exists():
+            raise ValueError(
+                "`run_dir` must be the folder of a finished run, with a "
+                f"model.keras in it. Received: run_dir={str(self.folder)!r}"
+            )
+        model = load_keras(str(self.model_path))
+        count = model.output_shape[-1]
+        self._read(lambda content: take_class_names(content, count))
+        return model
+
+    def _read(self, take):
+        if not self.recipe_path.exists():
+            raise ValueError(
+                "`run_dir` must be the folder of a run, with a recipe.json "
+                f"in it. Received: run_dir={str(self.folder)!r}"
+            )
+        return read_written(
+            self.recipe_path,
+            lambda text: take(parse_object(text)),
+            "correct it or choose another folder",
+        )
+
+
+def check_has_classes(source, names: list[str] | None):
+    """Raise a ValueError if a model was trained without labels.
+
+    Args:
+        source: The RunFolder, or whatever else the model is from.
+        names: What its `load_class_names` returns.
+    """
+    if names == []:
+        raise ValueError(
+            "`run_dir` holds an encoder that was trained without labels and "
+            "knows no classes. Train a classifier from it with --init_from="
+            f"{source}, or read its features with trainers.probe. "
+            f"Received: run_dir={str(source)!r}"
+        )
+
+
+def binding_fields(recipe: Recipe) -> dict:
+    """Return the fields that must not change when a run continues."""
+    return {
+        field.name: getattr(recipe, field.name)
+        for field in dataclasses.fields(recipe)
+        if not field.metadata["is_free"]
+    }
+
+
+def list_changes(old: dict, new: dict) -> list[str]:
+    """Return a description of each value that is not what it was."""
+    return [
+        f"{name}: {old[name]!r} there, {new[name]!r} here"
+        for name in new
+        if old[name] != new[name]
+    ]
+
+
+def write_report(folder: Path, name: str, report: dict):
+    """Write a report as JSON, into a folder that need not exist."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / name, json.dumps(report, indent=2))
+
+
+def check_place(run: RunFolder, dataset: str):
+    """Raise a ValueError if a run in its folder would do damage.
+
+    It must not overwrite files that do not belong to a run, nor put its
+    pictures among the images that it learns from.
+
+    Args:
+        run: The run, which may have begun.
+        dataset: The name of the data set.
+    """
+    if isinstance(run.folder, RemotePath):
+        return
+    received = f"Received: run_dir={str(run.folder)!r}"
+    if not run.recipe_path.exists():
+        paths = (run.card_path, run.metrics_path, run.model_path)
+        if found := [path.name for path in paths if path.exists()]:
+            raise ValueError(
+                "`run_dir` must be a new folder or that of a run. "
+                f"{received}, which has no {run.recipe_path.name}, but "
+                f"{' and '.join(found)}"
+            )
+    kind, _, source = dataset.partition(":")
+    if kind not in FILE_LISTS or not FILE_LISTS[kind].is_folder:
+        return
+    source = pathlib.Path(source).expanduser().resolve()
+    if run.folder.resolve().is_relative_to(source):
+        raise ValueError(
+            "`run_dir` must be outside the folder of the images. "
+            f"{received}, dataset={dataset!r}"
+        )
+
+
+def explain_repeating(run: RunFolder) -> str:
+    """Return how to go on with a run, for a command without --recipe.
+
+    Args:
+        run: A run that has begun.
+    """
+    words = [f"--run_dir={run}", *repeat_flags(run.load_recipe())]
+    return (
+        "`recipe` must be given to go on with a run, and all other flags that "
+        "it was started with. If you do not have that command, try: keras-vit "
+        f"train {shlex.join(words)}. Received: recipe=None, "
+        f"run_dir={str(run)!r}"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedModel:
+    """A model that is named by a path, with the interface of `RunFolder`.
+
+    The model.keras of a run takes classes and preprocessing from the run.
+
+    Args:
+        path_or_name: A `.keras` file, the folder of a run, a checkpoint of any
+            family, or the name of a published one.
+        is_grey: Whether the images have one channel. If so, a checkpoint for
+            colour images is converted: its outputs are those for the grey
+            image copied to three channels.
+    """
+
+    path_or_name: str
+    is_grey: bool = False
+
+    folder = None  # Reports are only written to where the user asks.
+
+    def __str__(self):
+        return self.path_or_name
+
+    @property
+    def activation(self) -> str:
+        """The function that turns logits into probabilities.
+
+        A run or the last layer of a model states it; otherwise a softmax.
+        """
+        if self._run:
+            return self._run.activation
+        return self._loaded[1] or "softmax"
+
+    @property
+    def digest(self) -> str | None:
+        """A checksum of the model of a run; other files have none."""
+        return self._run.digest if self._run else None
+
+    def load_class_names(self) -> list[str] | None:
+        """Return the class names of a run; other files do not contain any."""
+        return self._run.load_class_names() if self._run else None
+
+    def stated_class_names(self) -> list[str] | None:
+        """Return the class names in the config.json of a folder, if any.
+
+        They need not be those of a data set, and are only for people to read.
+        """
+        if not os.path.isdir(self._path):
+            return None
+        num_classes = self.load_model().output_shape[-1]
+        return stated_class_names(self._path, num_classes)
+
+    @property
+    def preprocess(self) -> str:
+        """The operations on images of the run or the model, in one line.
+
+        Raises:
+            ValueError: If the model does not tell what images it reads.
+        """
+        if self._run:
+            return self._run.preprocess
+        model = self.load_model()
+        if is_bit_resnet(model) or None in model.input_shape[1:3]:
+            return ""  # A model for any size is refused elsewhere.
+        return line_of(input_preprocessing(model), model.input_shape[1:3])
+
+    def load_model(self) -> keras.Model:
+        """Return the model; a VisionTransformer returns logits.
+
+        Another model can end in an activation, and returns what it returns.
+
+        Raises:
+            ValueError: If there is no such file or name.
+            ConnectionError: If the checkpoint cannot be downloaded.
+        """
+        return self._loaded[0]
+
+    @functools.cached_property
+    def _run(self) -> RunFolder | None:
+        folder, name = os.path.split(self._path)
+        if name != RUN_MODEL:
+            return None
+        run = RunFolder(as_path(folder))
+        return run if run.recipe_path.exists() else None
+
+    @property
+    def _path(self) -> str:
+        return find_model_file(self.path_or_name)
+
+    @functools.cached_property
+    def _loaded(self) -> tuple[keras.Model, str | None]:
+        """The model, and the activation that its file states, if any."""
+        if not self._path.endswith(".keras"):
+            grey = {"channels": 1} if self.is_grey else {}
+            model = from_checkpoint(self.path_or_name, **grey)
+            activation = model.config.classifier_activation
+            if activation is not None:
+                model = model.with_classifier_activation(None)
+            return model, activation
+        path = as_path(self._path)
+        if not path.is_file():
+            raise ValueError(
+                "`model` must be an existing .keras file, the folder of a "
+                "finished run, a checkpoint or the name of a published one. "
+                f"Received: model={str(self)!r}"
+            )
+        model = self._run.load_model() if self._run else load_keras(str(path))
+        activation = name_activation(model)
+        if isinstance(model, VisionTransformer):
+            model = model.with_classifier_activation(None)
+        return model, activation

@@ -1,0 +1,550 @@
+"""The trainer: from a recipe and a folder to a trained model.
+
+`prepare` opens the data, builds the model and restores the newest checkpoint.
+`Trainer.train` writes the folder, runs the loop of updates and evaluations
+(`loop.py`) and keeps the model. None of them knows a backend: what TensorFlow
+and JAX do differently is in `trainers.engine`.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+import keras
+
+from trainers.data import batches
+from trainers.data.datasets import ImageDataset, open_dataset
+from trainers.data.decoding import BadExamples
+from trainers.data.file_lists import is_file_list
+from trainers.data.readers.folder import UNLABELLED
+from trainers.engine.checkpoints import Checkpoints
+from trainers.engine.cluster import ALONE, WorkerConfig
+from trainers.engine.engine import Engine, Share
+from trainers.engine.rendezvous import wait_for_service
+from trainers.engine.strategies import make_engine
+from trainers.engine.update import Update
+from trainers.models.factory import (
+    build_model,
+    check_trainable,
+    class_names_of,
+    make_variants,
+    plain_model,
+)
+from trainers.models.initial_model import (
+    initial_preprocessing,
+    read_initial_classes,
+)
+from trainers.optim.losses import (
+    LossScale,
+)
+from trainers.optim.optimizers import make_optimizer
+from trainers.optim.schedules import make_schedule
+from trainers.paths import (
+    as_path,
+    check_folder,
+    check_writable,
+)
+from trainers.recipes.flags import ChosenRecipe
+from trainers.recipes.recipe import PRECISIONS, Recipe
+from trainers.training.flops import (
+    TRAINING_PASSES,
+    count_flops,
+    measure_peak_flops,
+)
+from trainers.training.loop import Best, Loop
+from trainers.training.memory import MemoryPlan, fit_to_memory, variable_bytes
+from trainers.training.model_card import check_card, write_card
+from trainers.training.objectives import make_distillation, make_loss
+from trainers.training.pictures import (
+    attention_pictures,
+    header,
+    plot_learning_curve,
+    reconstructions,
+    write_first_batch,
+)
+from trainers.training.report import MetricsFile, Progress
+from trainers.training.run_folder import RunFolder, check_place
+
+
+def prepare(
+    recipe: Recipe,
+    run_dir: str,
+    config: WorkerConfig = ALONE,
+    force: bool = False,
+    chosen: ChosenRecipe | None = None,
+    build: Callable[[Recipe, ImageDataset], keras.Model] | None = None,
+) -> "Trainer":
+    """Return a trainer that can start.
+
+    If the folder contains an earlier run of the same recipe, it continues it.
+    In this order: the engine, the data, the recipe that fits them, the model
+    with its optimizer, the newest checkpoint.
+
+    Args:
+        recipe: The settings of the run.
+        run_dir: The folder of the run; created if needed.
+        config: How this process finds the other workers.
+        force: Whether to continue a run with another recipe.
+        chosen: The choice that `recipe` comes from. It replaces the recipe
+            by one that fits the images and the memory, once they are known;
+            None for the recipe as it is.
+        build: Returns the model; None for that of the recipe.
+
+    Raises:
+        ValueError: If the recipe is not possible, the folder is invalid or
+            contains a run with another recipe, or the workers have different
+            recipes or weights. Nothing is written.
+        OSError: If the folder of the run cannot be written.
+        CheckpointError: If the run has checkpoints, but none can be read.
+        WorkerLostError: If another process or the data service cannot be
+            reached or does not respond.
+    """
+    recipe.check_operations()
+    run = RunFolder(as_path(run_dir))
+    check_folder(run.folder, "run_dir")
+    check_place(run, recipe.dataset)
+    if recipe.data_service:
+        wait_for_service(recipe.data_service, config.start_timeout)
+    engine = make_engine(recipe.strategy, config, recipe.model_devices)
+    if engine.is_writer:
+        check_writable(run.folder, "run_dir")
+    with engine.name_lost_workers(lambda: "before the first update"):
+        engine.check_agreement("recipe", _shared_fields(recipe))
+        dataset = open_in_turn(recipe, engine)
+        check_labels(recipe, dataset)
+        # Class names that a run knows already keep their spelling.
+        started = None if force else run.started_recipe()
+        if started:
+            dataset = dataset.with_forms_of(run.load_class_names())
+        elif recipe.init_from:
+            names = read_initial_classes(recipe.init_from)
+            dataset = dataset.with_forms_of(names)
+        replicas = engine.num_replicas
+        free = ()  # The fields that follow from the memory.
+        if chosen:
+            num_images = dataset.num_examples(dataset.train_split)
+            recipe = chosen.fit(num_images, started, replicas)
+            free = chosen.free_fields(started)
+        recipe = _normalize(recipe, started, dataset.channels)
+        if chosen:
+            engine.check_agreement("recipe", _shared_fields(recipe))
+        steps_per_epoch, total_steps = count_steps(recipe, dataset)
+        check_batch_size(recipe.batch_size, replicas, recipe.accumulation_steps)
+        if not force:
+            run.check_recipe(recipe, class_names_of(recipe, dataset))
+
+        def make(recipe):
+            return make_loop(recipe, dataset, engine, total_steps, build)
+
+        if free:
+            recipe, loop, plan = fit_to_memory(recipe, free, make)
+        else:
+            loop, plan = make(recipe), None
+        loop.checkpoints = Checkpoints(
+            str(run.checkpoints_path),
+            loop.state,
+            num_kept=recipe.num_checkpoints,
+            engine=engine,
+        )
+        loop.resume()
+        engine.check_agreement("weights", _weights(loop.model))
+    return Trainer(
+        recipe,
+        run,
+        dataset,
+        loop,
+        BadExamples(recipe.max_bad_examples),
+        steps_per_epoch,
+        total_steps,
+        plan,
+    )
+
+
+def _normalize(recipe, started, channels):
+    """Return the recipe with the normalisation of its initial model.
+
+    An old run saved its lines as they were typed, a new one as they were
+    normalised; where they equal the typed ones, they stay.
+    """
+    settings = initial_preprocessing(recipe, channels)
+    lines = ("augment", "eval_preprocess")
+    if started and all(
+        getattr(started, n) == getattr(recipe, n) for n in lines
+    ):
+        return recipe
+    return recipe.normalized_for(settings)
+
+
+def _shared_fields(recipe):
+    """Yield the fields that must be equal on all workers."""
+    for field in dataclasses.fields(recipe):
+        if not field.metadata["is_local"]:
+            yield field.name, repr(getattr(recipe, field.name)).encode()
+
+
+def _weights(model):
+    for variable in model.variables:
+        value = keras.ops.convert_to_numpy(variable)
+        yield variable.path, value.tobytes()
+
+
+def open_in_turn(recipe: Recipe, engine: Engine) -> ImageDataset:
+    """Return the data set of `recipe`, which the chief prepares first."""
+    if not engine.is_writer:
+        engine.wait_for_all()
+    dataset = open_dataset(
+        recipe.dataset,
+        recipe.data_dir,
+        train_split=recipe.train_split,
+        eval_split=recipe.eval_split,
+    )
+    if engine.is_writer:
+        engine.wait_for_all()
+    return dataset
+
+
+def check_labels(recipe: Recipe, dataset: ImageDataset):
+    """Raise a ValueError if the labels that a recipe needs are missing."""
+    if recipe.needs_labels and dataset.class_names == [UNLABELLED]:
+        raise ValueError(
+            "`dataset` must have labels, unless --objective=autoencoder or "
+            f"masked_patches. Received: dataset={recipe.dataset!r}"
+        )
+
+
+def count_steps(recipe: Recipe, dataset: ImageDataset) -> tuple[int, int]:
+    """Return the number of updates per epoch, and in total.
+
+    Raises:
+        ValueError: If the warm-up is as long as the training or longer.
+    """
+    num_images = dataset.num_examples(dataset.train_split)
+    steps_per_epoch = max(round(num_images / recipe.batch_size), 1)
+    all_epochs = math.ceil(recipe.epochs * steps_per_epoch)
+    total_steps = recipe.total_steps or all_epochs
+    if recipe.warmup_steps >= total_steps:
+        hint = ""
+        if is_file_list(recipe.dataset):
+            hint = (
+                ". The settings of --recipe=photos follow from the number of "
+                "images."
+            )
+        raise ValueError(
+            f"`warmup_steps` must be fewer than the {total_steps:,} updates of "
+            f"the training. Received: warmup_steps={recipe.warmup_steps:,}, "
+            f"{num_images:,} training images, batch_size={recipe.batch_size:,}"
+            f"{hint}"
+        )
+    return steps_per_epoch, total_steps
+
+
+def check_batch_size(batch_size: int, num_replicas: int, num_parts: int):
+    """Raise a ValueError unless all parts of a batch have equal sizes."""
+    if batch_size % (num_replicas * num_parts):
+        raise ValueError(
+            "`batch_size` must be a multiple of replicas times "
+            f"`accumulation_steps`, {num_replicas} x {num_parts}. "
+            f"Received: batch_size={batch_size}"
+        )
+
+
+def make_loop(
+    recipe: Recipe,
+    dataset: ImageDataset,
+    engine: Engine,
+    total_steps: int,
+    build: Callable[[Recipe, ImageDataset], keras.Model] | None = None,
+) -> Loop:
+    """Return the loop with its model and optimizer.
+
+    Raises:
+        ValueError: If the model, the schedule or the optimizer is not
+            possible, or the model cannot be trained.
+    """
+    # Here, because preparing a data set draws random numbers as well.
+    keras.utils.set_random_seed(recipe.seed)
+    with engine.scope():
+        model = (build or build_model)(recipe, dataset)
+    check_trainable(model, recipe)
+    schedule = make_schedule(recipe, total_steps)
+    with engine.scope():
+        optimizer = make_optimizer(
+            recipe.optimizer,
+            model.trainable_variables,
+            learning_rate=schedule,
+            weight_decay=recipe.weight_decay,
+            layer_decay=recipe.layer_decay,
+            accumulator_dtype=recipe.accumulator_dtype,
+            average_decay=recipe.average_decay,
+            use_average_debias=recipe.use_average_debias,
+            model_variables=model.variables,
+            beta2=recipe.adam_beta2,
+        )
+        must_scale = PRECISIONS[recipe.precision].scales_loss
+        scale = LossScale() if must_scale else None
+        distillation = make_distillation(recipe, dataset, model)
+    loss, hits = make_loss(recipe, dataset, model)
+    update = Update(
+        model=model,
+        optimizer=optimizer,
+        loss=loss,
+        hits=hits,
+        clip_norm=recipe.clip_norm or None,
+        accumulation_steps=recipe.accumulation_steps,
+        seed=recipe.seed,
+        loss_scale=scale,
+        use_xla=recipe.use_xla,
+        gradient_dtype=recipe.gradient_dtype,
+        distillation=distillation,
+        variants=make_variants(recipe, model),
+    )
+    best = Best(patience=recipe.patience) if recipe.keep_best else None
+    return Loop(update, engine, best=best)
+
+
+FEW_IMAGES = 20_000  # Fewer get the hints for small data sets.
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainer:
+    """A training run that has been checked and can start.
+
+    Args:
+        recipe: The settings of the run.
+        run: The folder of the run.
+        dataset: The data set to train on.
+        loop: The model, the optimizer and the state, restored if there is a
+            checkpoint.
+        bad_examples: The images that could not be read.
+        steps_per_epoch: Updates in one pass over the training split.
+        total_steps: Total number of updates.
+        memory_plan: How the batch fits into memory, if the run decided that.
+    """
+
+    recipe: Recipe
+    run: RunFolder
+    dataset: ImageDataset
+    loop: Loop
+    bad_examples: BadExamples
+    steps_per_epoch: int
+    total_steps: int
+    memory_plan: MemoryPlan | None = None
+
+    def train(self) -> dict[str, float]:
+        """Train, and write all files to the folder of the run.
+
+        Returns:
+            The last logs: loss, accuracy, val_loss, val_accuracy, ...
+
+        Raises:
+            NonFiniteLossError: If the loss is not finite.
+            Interrupted: If a signal stopped the run, after saving.
+            WorkerLostError: If another process does not respond.
+            CheckpointError: If the last state cannot be saved.
+            ContentError: If a file of the folder is damaged.
+            OSError: If a file cannot be written, the disk has no room for the
+                checkpoints, or another process trains in the folder.
+        """
+        recipe, run, loop = self.recipe, self.run, self.loop
+        with run.claimed() if self.is_writer else contextlib.nullcontext():
+            if self.is_writer:
+                self.prepare_folder()
+            callbacks = self.make_callbacks() if self.is_writer else []
+            if loop.best:
+                loop.best.save = self.save_averages
+            with self.bad_examples.named_errors():
+                logs = loop.train(
+                    self.train_batches,
+                    self.eval_batches,
+                    total_steps=self.total_steps,
+                    steps_per_eval=self.steps_per_eval,
+                    eval_steps=self.eval_steps,
+                    steps_per_loop=recipe.steps_per_loop,
+                    steps_per_checkpoint=recipe.steps_per_checkpoint,
+                    callbacks=callbacks,
+                )
+            is_kept = loop.best and run.model_path.exists()
+            loop.optimizer.assign_averages()
+            if self.is_writer:
+                if not is_kept:
+                    self.keep_model()
+                plot_learning_curve(
+                    run.metrics_path, run.folder / "learning_curve.png"
+                )
+                # With LoRA or without labels, the saved model has fewer
+                # weights than the trained one.
+                is_other = recipe.lora_rank or not recipe.needs_labels
+                write_card(run, run.load_model() if is_other else loop.model)
+        return logs
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this process writes files and reports; only one does."""
+        return self.loop.engine.is_writer
+
+    @property
+    def steps_per_eval(self) -> int:
+        """Updates between two evaluations."""
+        return max(round(self.steps_per_epoch * self.recipe.epochs_per_eval), 1)
+
+    @property
+    def num_images(self) -> int:
+        """Number of training images."""
+        return self.dataset.num_examples(self.dataset.train_split)
+
+    @property
+    def has_other_images(self) -> bool:
+        """Whether their number changed since the run was last started."""
+        if self.loop.step == 0:
+            return False
+        return self.run.load_num_images() not in (None, self.num_images)
+
+    @property
+    def eval_steps(self) -> int:
+        """Number of evaluation batches."""
+        num_images = self.dataset.num_examples(self.dataset.eval_split)
+        return math.ceil(num_images / self.recipe.batch_size)
+
+    @functools.cached_property
+    def flops_per_image(self) -> int:
+        """FLOPs of a forward pass; cached, because counting traces a graph."""
+        runs = self.loop.update.variants or (self.loop.model,)
+        counts = [count_flops(self.loop.model, run=run) for run in runs]
+        return round(sum(counts) / len(counts))
+
+    def __str__(self):
+        recipe, model = self.recipe, self.loop.model
+        return header(
+            model=recipe.init_from or recipe.model,
+            num_parameters=model.count_params(),
+            num_trained=sum(
+                math.prod(v.shape) for v in model.trainable_weights
+            ),
+            flops_per_image=self.flops_per_image,
+            image_size=model.input_shape[1:3],
+            dataset=recipe.dataset,
+            strategy=recipe.strategy,
+            num_devices=self.loop.engine.num_replicas,
+            precision=recipe.precision,
+            batch_size=recipe.batch_size,
+            first_step=self.loop.step,
+            total_steps=self.total_steps,
+        )
+
+    def train_batches(self, share: Share):
+        """Return the training batches of the replicas of this process."""
+        recipe = self.recipe
+        return batches.train_batches(
+            self.dataset,
+            image_size=self.loop.model.input_shape[1:3],
+            batch_size=recipe.batch_size,
+            augment=recipe.augment,
+            seed=recipe.seed,
+            first_step=self.loop.step,
+            num_streams=recipe.num_streams,
+            bad_examples=self.bad_examples,
+            data_service=recipe.data_service,
+            **share._asdict(),
+        )
+
+    def eval_batches(self, share: Share):
+        """Return the evaluation batches of the replicas of this process."""
+        return batches.eval_batches(
+            self.dataset,
+            image_size=self.loop.model.input_shape[1:3],
+            batch_size=self.recipe.batch_size,
+            preprocess=self.recipe.eval_preprocess,
+            bad_examples=self.bad_examples,
+            **share._asdict(),
+        )
+
+    def prepare_folder(self):
+        """Check the disk, write the recipe and draw the first batch.
+
+        Raises:
+            ContentError: If what the card takes up cannot be read.
+            OSError: If the checkpoints do not fit on the disk.
+        """
+        check_card(self.run, self.recipe)
+        checkpoints = self.loop.checkpoints
+        checkpoints.remove_drafts()
+        if self.loop.step < self.total_steps:
+            model = sum(variable_bytes(v) for v in self.loop.model.variables)
+            state = model + sum(self.loop.optimizer.count_bytes())
+            # While one is written, the older ones are kept.
+            missing = checkpoints.num_kept + 1 - len(checkpoints.steps())
+            self.run.check_space(max(missing, 1) * state + model)
+        names = class_names_of(self.recipe, self.dataset)
+        self.run.save_recipe(self.recipe, names, self.num_images)
+        if self.loop.step == 0:
+            self.draw_first_batch()
+
+    def draw_first_batch(self):
+        """Draw the next training images, as a PNG and for TensorBoard."""
+        batches = self.train_batches(Share(self.loop.engine.num_replicas))
+        with self.bad_examples.named_errors():
+            images, labels, weights = next(iter(batches))
+        is_readable = weights > 0
+        self.run.folder.mkdir(parents=True, exist_ok=True)
+        write_first_batch(
+            images[is_readable],
+            labels[is_readable],
+            self.dataset.class_names,
+            self.recipe.normalization,
+            self.run.folder / "tensorboard",
+            self.run.folder / "first_batch.png",
+            step=self.loop.step,
+        )
+
+    def save_averages(self):
+        """Save the averaged weights, and go on with the others."""
+        variables = self.loop.model.trainable_variables
+        before = [variable.numpy() for variable in variables]
+        self.loop.optimizer.assign_averages()
+        if self.is_writer:
+            self.keep_model()
+        for variable, value in zip(variables, before):
+            variable.assign(value)
+
+    def keep_model(self):
+        """Write the model without LoRA, and the LoRA weights alone."""
+        if self.recipe.lora_rank:
+            self.run.save_lora(self.loop.model)
+        self.run.save_model(plain_model(self.loop.model, self.recipe))
+
+    def make_callbacks(self) -> list[keras.callbacks.Callback]:
+        """Return the callbacks that show and record the training."""
+        callbacks = [
+            # First, because later callbacks record the logs that it adds.
+            Progress(
+                self.total_steps,
+                self.steps_per_eval,
+                TRAINING_PASSES * self.flops_per_image,
+                self.peak_flops,
+                is_large=self.num_images >= FEW_IMAGES,
+            ),
+            MetricsFile(self.run.metrics_path, first_step=self.loop.step),
+            keras.callbacks.TensorBoard(
+                self.run.folder / "tensorboard", write_graph=False
+            ),
+        ]
+        if self.recipe.log_attention:
+            callbacks.append(attention_pictures(self))
+        if not self.recipe.needs_labels:
+            callbacks.append(reconstructions(self))
+        return callbacks
+
+    @property
+    def peak_flops(self) -> float:
+        """Peak FLOP/s of all processors together, for MFU."""
+        engine = self.loop.engine
+        if self.recipe.peak_tflops:
+            one = self.recipe.peak_tflops * 1e12
+        else:
+            one = measure_peak_flops(
+                PRECISIONS[self.recipe.precision].peak_dtype,
+                engine.devices[0],
+            )
+        return one * engine.num_processors
