@@ -214,6 +214,9 @@ def training_errors():
     """
     try:
         yield
+    except WorkerLostError as error:
+        sys.stdout.flush()
+        exit_hard(error)  # JAX would wait for the other one at the exit.
     except tuple(EXIT_CODES) as error:
         release_frames(error)
         sys.exit(report(error))
@@ -233,8 +236,7 @@ def report(error: Exception) -> int:
     return EXIT_CODES[next(kinds)]
 
 
-# Exit codes of unfinished runs. In sysexits.h, 75 means "try again" and 69
-# "service unavailable".
+# Exit codes of unfinished runs. In sysexits.h, 75 means "try again".
 EXIT_CODES = {
     NonFiniteLossError: 1,
     CheckpointError: 1,
@@ -242,7 +244,7 @@ EXIT_CODES = {
     ContentError: 1,
     OSError: 1,  # A folder that cannot be written, a disk that is full.
     tf.errors.ResourceExhaustedError: 1,  # Of memory.
-    WorkerLostError: 69,
+    WorkerLostError: WorkerLostError.exit_code,
     Interrupted: 75,
 }
 

@@ -141,12 +141,12 @@ def test_the_job_of_kubernetes_is_one_of_the_trainer():
     assert int(flags["batch_size"]) % (workers["replicas"] * gpus) == 0
 
 
-@pytest.mark.parametrize("name", ["slurm.sbatch", "tpu.sh"])
+@pytest.mark.parametrize("name", ["slurm.sbatch", "tpu.sh", "tpu_jax.sh"])
 def test_scripts_are_bash_and_name_flags_of_the_trainer(name):
     subprocess.run(["bash", "-n", FILES / name], check=True)
     text = (FILES / name).read_text()
     words = text.split("trainers.train", 2)[-1].split("\ncode")[0]
-    words = re.sub(r"gcloud.*|on all[^\n]*\n(.*\n)*", "", words)
+    words = re.sub(r"gcloud.*|on[ _]all[^\n]*\n(.*\n)*", "", words)
     named = set(re.findall(r"--(\w+)=", words))
     assert len(named) >= 2 and named <= TRAIN_FLAGS
 

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import warnings
+import zlib
 from typing import Any
 
 import tensorflow as tf
@@ -59,27 +60,45 @@ class Checkpoints:
             CheckpointError: If the state cannot be written. The older
                 checkpoints are kept.
         """
-        if not self.engine.is_writer:
+        is_writer, in_pieces = self.engine.is_writer, self.engine.in_pieces
+        if not (is_writer or in_pieces):
             return
         whole = self.path(step)
         draft = f"{self.folder}/{DRAFT}{step:08d}"
         if self._is_remote:
             draft = whole
-        try:
+
+        def begin():
             _remove(draft)
             tf.io.gfile.makedirs(draft)
+
+        def write():
             self.state.write(f"{draft}/state")
+
+        def end():
+            if in_pieces:
+                self.state.complete(f"{draft}/state")
             if draft != whole:
                 _remove(whole)
                 tf.io.gfile.rename(draft, whole)
-        except (OSError, tf.errors.OpError) as error:
-            _remove(draft)
-            raise CheckpointError(
-                f"The state after update {step} could not be saved in "
-                f"{self.folder}: {first_line(error)}"
-            ) from None
-        for old in self.steps()[: -self.num_kept]:
-            _remove(self.path(old))
+
+        for action, is_for_all in ((begin, False), (write, True), (end, False)):
+            fault = None
+            if is_writer or is_for_all:
+                fault = _try(action)
+            # All have done it before one does the next, or all stop.
+            if in_pieces and self.engine.agree(bool(fault)):
+                fault = fault or "another worker could not write its part"
+            if fault:
+                if is_writer:
+                    _remove(draft)
+                raise CheckpointError(
+                    f"The state after update {step} could not be saved in "
+                    f"{self.folder}: {fault}"
+                )
+        if is_writer:
+            for old in self.steps()[: -self.num_kept]:
+                _remove(self.path(old))
 
     def restore(self) -> int | None:
         """Restore the newest readable checkpoint and return its step.
@@ -91,11 +110,13 @@ class Checkpoints:
             CheckpointError: If there are checkpoints, but none can be read.
         """
         faults = []
-        for step in reversed(self.steps()):
-            try:
-                self._read(step)
-            except Exception as error:  # Damaged files raise many kinds.
-                faults.append(f"{self.path(step)}: {first_line(error)}")
+        for step in self._common_steps():
+            # Damaged files raise many kinds.
+            fault = _try(lambda step=step: self._read(step), Exception)
+            if self.engine.in_pieces and self.engine.agree(bool(fault)):
+                fault = fault or "another worker cannot read it"
+            if fault:
+                faults.append(f"{self.path(step)}: {fault}")
                 continue
             if faults:
                 warnings.warn(
@@ -130,11 +151,32 @@ class Checkpoints:
     def _is_remote(self):
         return "://" in self.folder
 
+    def _common_steps(self):
+        """Return `steps` from the last one, the same for all processes."""
+        steps = self.steps()
+        found = zlib.crc32(repr(steps).encode()) % 2**24
+        if self.engine.in_pieces and not self.engine.is_common(found):
+            raise CheckpointError(
+                "The workers found different checkpoints; they must share the "
+                f"folder of the run. Here: those after the updates {steps} in "
+                f"{self.folder}"
+            )
+        return reversed(steps)
+
     def _has_index(self, step):
         return tf.io.gfile.exists(f"{self.path(step)}/{STATE_INDEX}")
 
     def _read(self, step):
         self.state.read(f"{self.path(step)}/state")
+
+
+def _try(action, kinds=(OSError, tf.errors.OpError)):
+    """Return the first line of the error that an action raises, or ""."""
+    try:
+        action()
+    except kinds as error:
+        return first_line(error) or type(error).__name__
+    return ""
 
 
 def _remove(path):

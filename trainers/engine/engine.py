@@ -7,15 +7,18 @@ methods of `Engine`.
 
 import contextlib
 import hashlib
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 
-from trainers.engine.rendezvous import WorkerLostError
+from trainers.engine.rendezvous import WorkerLostError, find_lost, is_address
 
 # Largest number of differing values that an error names for each worker.
 MOST_NAMES = 5
+SECONDS_TO_LOOK = 1.0  # For lost workers.
 
 
 class Share(NamedTuple):
@@ -44,6 +47,8 @@ class Engine:
         index: Number of this process, from 0.
         addresses: The names of all processes; () if there is one.
         devices: The names of the devices of this process.
+        in_pieces: Whether each process may hold a part of the weights alone.
+            Then all of them write checkpoints, and all enter `whole`.
         lost: Types of errors by which the backend reports that another
             process does not respond.
     """
@@ -53,6 +58,7 @@ class Engine:
     index: int = 0
     addresses: tuple[str, ...] = ()
     devices: tuple[str, ...]
+    in_pieces: bool = False
     lost: tuple[type[Exception], ...] = ()
 
     def scope(self) -> contextlib.AbstractContextManager:
@@ -84,8 +90,10 @@ class Engine:
         """Return what writes and reads the state of a training.
 
         `write(path)` writes it to files that begin with `path`; the last one
-        is `path` with the ending `.index`. `read(path)` reads it on all
-        processes, and raises an error if a file is damaged.
+        is `path` with the ending `.index`. With an engine that is `in_pieces`,
+        all processes call it, and the writer writes the index afterwards, by
+        `complete(path)`. `read(path)` reads it on all processes, and raises
+        an error if a file is damaged.
 
         Args:
             model: The model.
@@ -164,7 +172,11 @@ class Engine:
             for name, value in values
         }
         table = self.gather(np.array([*digests.values()], "int32"))
-        describe_differences(table, self.addresses, subject, list(digests))
+        try:
+            describe_differences(table, self.addresses, subject, list(digests))
+        except ValueError:
+            self.part_from_all()
+            raise
 
     @contextlib.contextmanager
     def name_lost_workers(self, when: Callable[[], str]) -> Iterator[None]:
@@ -178,11 +190,55 @@ class Engine:
         except self.lost as error:
             if self.num_processes == 1:
                 raise
-            raise WorkerLostError(
-                f"Another worker no longer responds, {when()} "
-                f"({type(error).__name__}). Start all of them again to go on "
-                "from the last checkpoint."
-            ) from error
+            lost, reason = self.find_lost(), type(error).__name__
+            raise self.explain_loss(lost, when(), reason) from error
+
+    def find_lost(self) -> list[str]:
+        """Return the names of the processes that do not listen any more."""
+        others = [a for i, a in enumerate(self.addresses) if i != self.index]
+        lost = find_lost([a for a in others if is_address(a)])
+        # The others must find this one listening while they look.
+        time.sleep(SECONDS_TO_LOOK)
+        return [f"worker {self.addresses.index(a)} ({a})" for a in lost]
+
+    def explain_loss(self, lost: list[str], when: str, reason: str):
+        """Return the WorkerLostError that names lost processes.
+
+        Args:
+            lost: Their names; empty if they are not known.
+            when: A description of the time.
+            reason: What showed that one is lost.
+        """
+        names = f": {', '.join(lost)}" if lost else ""
+        return WorkerLostError(
+            f"Another worker no longer responds{names}, {when} ({reason}). "
+            "Start all of them again to go on from the last checkpoint."
+        )
+
+    @contextlib.contextmanager
+    def whole(self, model, weights: list | None = None) -> Iterator[None]:
+        """Within it, the writer can save and draw the model.
+
+        All processes must enter it, if they are `in_pieces`.
+
+        Args:
+            model: The model.
+            weights: Values to use in place of the trainable weights; None for
+                the weights.
+        """
+        variables = model.trainable_variables if weights else []
+        before = [variable.numpy() for variable in variables]
+        for variable, value in zip(variables, weights or ()):
+            variable.assign(value)
+        try:
+            yield
+        finally:
+            for variable, value in zip(variables, before):
+                variable.assign(value)
+
+    def content_of(self, variable) -> bytes:
+        """Return what must be equal on all processes of a variable."""
+        return keras.ops.convert_to_numpy(variable).tobytes()
 
 
 class Alone(Engine):

@@ -7,19 +7,23 @@ normalization uses the statistics of the whole batch.
 """
 
 import contextlib
+import ctypes
 import functools
+import glob
+import importlib.util
 import json
 import math
+import os
+import signal
+import sys
 import time
-import zlib
 
 import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
-import safetensors
-import safetensors.numpy
 import tensorflow as tf
+from jax._src.lib import _jax
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from keras import ops
@@ -28,6 +32,11 @@ from keras_vit.distribution import layout_map
 from keras_vit.tables import pick
 from trainers.engine.cluster import WorkerConfig, find_addresses
 from trainers.engine.engine import Engine, Share
+from trainers.engine.pieces import Pieces, name_variables, write_pieces
+from trainers.engine.rendezvous import (
+    WorkerLostError,
+    wait_for_first_worker,
+)
 from trainers.engine.update import Update, add_share
 
 # A weight of fewer numbers is copied to every device.
@@ -86,6 +95,7 @@ class JaxEngine(Engine):
             layers; the others share the batch.
         shards: Whether the devices that share a batch also share the weights.
         is_alone: Whether to use the first device only.
+        addresses: The names of all processes; () if there is one.
     """
 
     lost = (jax.errors.JaxRuntimeError,)
@@ -95,12 +105,17 @@ class JaxEngine(Engine):
         num_model_devices: int = 1,
         shards: bool = False,
         is_alone: bool = False,
+        addresses: tuple[str, ...] = (),
     ):
-        devices = np.array(jax.devices()[:1] if is_alone else jax.devices())
-        if len(devices) % num_model_devices:
+        # Those of a process are neighbours, and so are its images of a batch.
+        devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
+        devices = np.array(devices[:1] if is_alone else devices)
+        local = [d for d in devices if d.process_index == jax.process_index()]
+        if len(local) % num_model_devices:
             raise ValueError(
-                "`model_devices` must divide the number of devices, "
-                f"{len(devices)}. Received: model_devices={num_model_devices}"
+                "`model_devices` must divide the number of devices of a "
+                f"process, {len(local)}. "
+                f"Received: model_devices={num_model_devices}"
             )
         shape, names = (len(devices) // num_model_devices,), ("batch",)
         if num_model_devices > 1:
@@ -109,16 +124,13 @@ class JaxEngine(Engine):
         self._layouts = Layouts(self.mesh, shards) if len(devices) > 1 else None
         self.num_replicas = shape[0]
         self.index = jax.process_index()
-        count = jax.process_count()
-        self.addresses = tuple(
-            f"process {i}" for i in range(count if count > 1 else 0)
-        )
-        local = [d for d in devices if d.process_index == self.index]
+        self.addresses = addresses
+        self.in_pieces = len(addresses) > 1
         self.devices = tuple(
             f"/device:{d.platform.upper()}:{i}" for i, d in enumerate(local)
         )
         is_cpu = devices[0].platform == "cpu"
-        self.num_processors = count if is_cpu else len(devices)
+        self.num_processors = self.num_processes if is_cpu else len(devices)
 
     def scope(self):
         if self._layouts is None:
@@ -129,7 +141,9 @@ class JaxEngine(Engine):
         return JaxBatches(self, make)
 
     def compile(self, update):
-        return JaxUpdate(update)
+        if self.mesh.size > 1:
+            check_gradient_dtype(update)
+        return JaxUpdate(update, self.mesh)
 
     def state(self, model, optimizer, loss_scale, numbers):
         return JaxState(self, model, optimizer, loss_scale, numbers)
@@ -142,6 +156,65 @@ class JaxEngine(Engine):
     def wait_for_all(self):
         if self.num_processes > 1:
             multihost_utils.sync_global_devices("wait")
+
+    def part_from_all(self):
+        super().part_from_all()
+        if self.num_processes > 1:
+            # Until here, JAX takes one that ends for lost.
+            with contextlib.suppress(*self.lost):
+                jax.distributed.shutdown()
+
+    @contextlib.contextmanager
+    def whole(self, model, weights=None):
+        if not self.in_pieces:
+            with super().whole(model, weights):
+                yield
+            return
+        trained, others = (
+            model.trainable_variables,
+            model.non_trainable_variables,
+        )
+        variables = [*trained, *others]
+        pieces = [variable.value for variable in variables]
+        given = [*(weights or pieces[: len(trained)]), *pieces[len(trained) :]]
+        for variable, value in zip(variables, given):
+            value = collect(value)  # One after the other.
+            if self.is_writer:
+                variable._value = value
+        try:
+            yield
+        finally:
+            for variable, value in zip(variables, pieces):
+                variable._value = value
+
+    def content_of(self, variable):
+        # JAX itself compares those that it splits.
+        value = variable.value
+        return collect(value).tobytes() if value.is_fully_replicated else b""
+
+
+def collect(value) -> np.ndarray:
+    """Return a whole array on the host; all processes must call this."""
+    if value.is_fully_addressable or value.is_fully_replicated:
+        return np.asarray(value)
+    return multihost_utils.process_allgather(value, tiled=True)
+
+
+def check_gradient_dtype(update: Update):
+    """Raise a ValueError unless gradients are summed as `gradient_dtype` says.
+
+    XLA adds the gradients of several devices in the type in which the layers
+    compute them. Those of float16 are scaled, and not checked.
+    """
+    layers = update.model._flatten_layers()
+    is_narrow = any(layer.compute_dtype == "bfloat16" for layer in layers)
+    added = "bfloat16" if is_narrow else "float32"
+    if update.gradient_dtype != added:
+        raise ValueError(
+            f"`gradient_dtype` must be {added!r} on several devices of JAX, "
+            "where the layers compute in it. "
+            f"Received: gradient_dtype={update.gradient_dtype!r}"
+        )
 
 
 class JaxBatches:
@@ -175,10 +248,12 @@ class JaxUpdate:
 
     Args:
         update: The update.
+        mesh: The devices.
     """
 
-    def __init__(self, update: Update):
+    def __init__(self, update: Update, mesh: Mesh):
         self.update = update
+        self._on_all = NamedSharding(mesh, PartitionSpec())
         distillation = update.distillation
         teacher = distillation and distillation.teacher
         # Arguments of the program: as constants they would be part of it.
@@ -192,7 +267,7 @@ class JaxUpdate:
             scale,
         )
         self._compiled = {}
-        self._measure = jax.jit(self._measure_batch)
+        self._measure = jax.jit(self._measure_batch, out_shardings=self._on_all)
 
     def train(self, iterator, count: int, first: int):
         """Make updates; see `Engine.compile`."""
@@ -249,7 +324,7 @@ class JaxUpdate:
             shardings = jax.tree.map(lambda x: x.sharding, state)
             self._compiled[variant] = jax.jit(
                 functools.partial(self._train_batch, variant),
-                out_shardings=(shardings, None),
+                out_shardings=(shardings, self._on_all),
                 donate_argnums=0,
             )
         return self._compiled[variant]
@@ -348,12 +423,10 @@ def clip_by_norm(gradients: list, largest: float) -> list:
 
 
 class JaxState:
-    """Writes and reads the state of a training, in pieces.
+    """Writes and reads the state of a training in pieces.
 
-    Each process writes the pieces of arrays that its devices hold, as one
-    file in the form of safetensors, with a checksum of each; a piece that
-    several devices hold is written once. Any number of devices and processes
-    reads them.
+    Each process writes one file with the pieces that it has; a piece that
+    several devices hold is written once.
 
     Args:
         engine: The engine.
@@ -362,126 +435,82 @@ class JaxState:
 
     def __init__(self, engine, model, optimizer, loss_scale, numbers: dict):
         self.engine, self.numbers = engine, numbers
-        # By number: Keras counts the models of a process in its paths.
-        found = {f"model/{i}": v for i, v in enumerate(model.variables)}
-        for i, parameter in enumerate(optimizer.parameters):
-            for name, slot in parameter.slots.items():
-                found[f"optimizer/{i}/{name}"] = slot
-        found["optimizer/iterations"] = optimizer.iterations
-        if loss_scale:
-            names = ("loss_scale/factor", "loss_scale/finite_steps")
-            found.update(zip(names, loss_scale.state))
-        self._variables = found
+        self._variables = name_variables(model, optimizer, loss_scale)
 
     def write(self, path: str):
         """Write the pieces of this process to a file behind `path`."""
-        pieces, index = {}, {}
+        pieces, shapes = {}, {}
         for name, variable in self._variables.items():
             for shard in variable.value.addressable_shards:
                 if shard.replica_id == 0:
-                    begin = [part.start or 0 for part in shard.index]
-                    key = f"{name}@{','.join(map(str, begin))}"
-                    pieces[key] = np.array(shard.data, order="C")
+                    begin = tuple(part.start or 0 for part in shard.index)
+                    pieces[name, begin] = np.asarray(shard.data)
         if self.engine.is_writer:
-            pieces |= {f"numbers/{n}@": x for n, x in self.numbers.items()}
-            index = {
-                name: list(variable.shape)
-                for name, variable in self._variables.items()
+            for name, value in self.numbers.items():
+                pieces[f"numbers/{name}", (0,) * np.ndim(value)] = value
+            arrays = {n: v.shape for n, v in self._variables.items()}
+            arrays |= {
+                f"numbers/{n}": np.shape(x) for n, x in self.numbers.items()
             }
-        pieces = {key: np.asarray(x) for key, x in pieces.items()}
-        sums = {key: zlib.crc32(x.tobytes()) for key, x in pieces.items()}
-        metadata = {"shapes": json.dumps(index), "crc32": json.dumps(sums)}
-        content = safetensors.numpy.save(pieces, metadata)
-        name = f"{path}-{self.engine.index:05d}.safetensors"
-        with tf.io.gfile.GFile(name, "wb") as file:
-            file.write(content)
-        # Last: the index says that the pieces are complete.
+            shapes = {name: list(shape) for name, shape in arrays.items()}
+        write_pieces(path, self.engine.index, pieces, shapes)
+        if not self.engine.in_pieces:
+            self.complete(path)
+
+    def complete(self, path: str):
+        """Write the index, which says that the pieces are complete."""
         with tf.io.gfile.GFile(f"{path}.index", "w") as file:
             file.write(json.dumps({"processes": self.engine.num_processes}))
 
     def read(self, path: str):
         """Read the state from the pieces of all processes.
 
+        Each reads what its devices need.
+
         Raises:
             ValueError: If a file is damaged, or of a model of other sizes.
         """
-        pieces, shapes = {}, {}
-        for name in sorted(tf.io.gfile.glob(f"{path}-*.safetensors")):
-            with tf.io.gfile.GFile(name, "rb") as file:
-                content = file.read()
-            found, metadata = read_pieces(content)
-            sums = json.loads(metadata["crc32"])
-            for key, value in found.items():
-                if zlib.crc32(value.tobytes()) != sums.get(key):
-                    raise ValueError(f"the checksum of {key} in {name} differs")
-            shapes |= json.loads(metadata["shapes"])
-            pieces |= found
-        ours = {n: list(v.shape) for n, v in self._variables.items()}
-        if shapes != ours:
-            other = sorted(
-                n for n in shapes | ours if shapes.get(n) != ours.get(n)
-            )
-            raise ValueError(f"{', '.join(other[:3])} have other shapes")
-        by_name = {}
-        for key, value in pieces.items():
-            name, _, begin = key.rpartition("@")
-            begin = tuple(int(x) for x in begin.split(",") if x)
-            by_name.setdefault(name, []).append((begin, value))
-        values = {
-            name: join_pieces(by_name.get(name, []), variable.shape, name)
-            for name, variable in self._variables.items()
-        }
+        pieces = Pieces(path)
+        numbers = {f"numbers/{n}": x for n, x in self.numbers.items()}
+        pieces.check_shapes(
+            self._variables | {n: np.asarray(x) for n, x in numbers.items()}
+        )
         for name, variable in self._variables.items():
-            value, sharding = values[name], variable.value.sharding
+            parts = {}  # Several devices may need the same one.
+
+            def read(index, name=name, parts=parts):
+                key = repr(index)
+                if key not in parts:
+                    parts[key] = pieces.read(name, index)
+                return parts[key]
+
             variable._value = jax.make_array_from_callback(
-                value.shape, sharding, lambda index, value=value: value[index]
+                tuple(variable.shape), variable.value.sharding, read
             )
         for name in self.numbers:
-            self.numbers[name] = np.array(pieces[f"numbers/{name}@"])
+            self.numbers[name] = pieces.read(f"numbers/{name}")
 
 
-def read_pieces(content: bytes) -> tuple[dict, dict]:
-    """Return the arrays of a safetensors file and its metadata."""
-    size = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + size])
-    return safetensors.numpy.load(content), header.get("__metadata__", {})
-
-
-def join_pieces(pieces: list, shape: tuple, name: str) -> np.ndarray:
-    """Return the array that consists of pieces, each with where it begins.
-
-    Raises:
-        ValueError: If some of it is missing.
-    """
-    if not pieces or sum(x.size for _, x in pieces) != math.prod(shape):
-        raise ValueError(f"pieces of {name} are missing")
-    whole = np.empty(shape, pieces[0][1].dtype)
-    for begin, value in pieces:
-        place = zip(begin, value.shape)
-        whole[tuple(slice(b, b + n) for b, n in place)] = value
-    return whole
-
-
-def one_device(model_devices):
+def one_device(model_devices, addresses):
     """Train on the first device."""
     return JaxEngine(is_alone=True)
 
 
-def data_parallel(model_devices):
+def data_parallel(model_devices, addresses):
     """Copy the weights to every device; each computes a part of the batch."""
-    return JaxEngine()
+    return JaxEngine(addresses=addresses)
 
 
-def fsdp(model_devices):
+def fsdp(model_devices, addresses):
     """Split batch and weights over all devices; each collects what it needs."""
-    return JaxEngine(model_devices, shards=True)
+    return JaxEngine(model_devices, shards=True, addresses=addresses)
 
 
-def tensor_parallel(model_devices):
+def tensor_parallel(model_devices, addresses):
     """Split each pair of dense layers over several devices."""
     if model_devices == 1:
         model_devices = jax.local_device_count()
-    return JaxEngine(model_devices)
+    return JaxEngine(model_devices, addresses=addresses)
 
 
 STRATEGIES = {
@@ -497,10 +526,107 @@ def make_engine(
 ) -> JaxEngine:
     """Return the engine of a strategy; see `trainers.engine.engine`."""
     make = pick(STRATEGIES, name, "strategy")
-    found = find_addresses(config)
-    if found and len(found[0]) > 1:
-        raise ValueError(
-            "`workers` needs KERAS_BACKEND=tensorflow: on JAX, one process "
-            f"trains on all devices of its machine. Received: {found[0]}"
-        )
-    return make(model_devices)
+    if name == "one_device":
+        if config.workers:
+            others = [f"'{other}'" for other in STRATEGIES if other != name]
+            raise ValueError(
+                f"`workers` needs `strategy={' or '.join(others)}`. "
+                f"Received: strategy={name!r}, workers={config.workers!r}"
+            )
+        return make(model_devices, ())
+    engine = make(model_devices, connect(config))
+    if engine.in_pieces:
+        _name_loss_at_abort(engine)
+    return engine
+
+
+SECONDS_WITHOUT_SIGN = 20  # After which a process counts as lost.
+
+
+@functools.cache  # The processes meet only once.
+def connect(config: WorkerConfig) -> tuple[str, ...]:
+    """Connect with the other processes, and return the names of all.
+
+    They are found as `find_addresses` says; those of a TPU find each other.
+
+    Returns:
+        The addresses; () if this process is alone.
+
+    Raises:
+        WorkerLostError: If others do not start in time.
+    """
+    addresses, index = find_addresses(config) or ([], 0)
+    known = {}
+    if len(addresses) > 1:
+        wait = wait_for_first_worker
+        listener = wait(addresses, addresses[index], config.start_timeout)
+        known = {
+            "coordinator_address": addresses[0],
+            "num_processes": len(addresses),
+            "process_id": index,
+            "cluster_detection_method": "deactivate",
+        }
+    elif not _is_on_tpu():
+        return ()
+    # Its handler would take the place of ours.
+    jax.config.update("jax_enable_preemption_service", False)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    try:
+        with _without_wait_at_exit():
+            jax.distributed.initialize(
+                **known,
+                initialization_timeout=math.ceil(config.start_timeout),
+                heartbeat_timeout_seconds=SECONDS_WITHOUT_SIGN,
+            )
+    except jax.errors.JaxRuntimeError as error:
+        raise WorkerLostError(
+            "A worker was lost while all were starting "
+            f"({type(error).__name__}). Start all of them again."
+        ) from error
+    if not known:
+        count = jax.process_count()
+        return tuple(f"process {i}" for i in range(count if count > 1 else 0))
+    _KEPT.append(listener)  # Tells the others that this process is there.
+    return tuple(addresses)
+
+
+_KEPT = []
+
+
+def _is_on_tpu():
+    has_library = importlib.util.find_spec("libtpu") is not None
+    return has_library and bool(
+        glob.glob("/dev/accel*") + glob.glob("/dev/vfio/*")
+    )
+
+
+@contextlib.contextmanager
+def _without_wait_at_exit():
+    """Let a process that fails end at once, without waiting for the others."""
+    make = _jax.get_distributed_runtime_client
+    _jax.get_distributed_runtime_client = functools.partial(
+        make, shutdown_on_destruction=False
+    )
+    try:
+        yield
+    finally:
+        _jax.get_distributed_runtime_client = make
+
+
+def _name_loss_at_abort(engine):
+    """Name a lost process where JAX would abort this one without its name.
+
+    That happens at once when the first process is lost, and later when one
+    gives no sign. Python's own handlers do not run in the thread that aborts.
+    """
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_int)
+    def explain(number):
+        lost = engine.find_lost()
+        if lost:
+            error = engine.explain_loss(lost, "in training", "JAX ended it")
+            os.write(sys.stderr.fileno(), f"Error: {error}\n".encode())
+            os._exit(WorkerLostError.exit_code)
+
+    _KEPT.append(explain)
+    ctypes.CDLL(None).signal(signal.SIGABRT, explain)

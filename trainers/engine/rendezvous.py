@@ -22,6 +22,8 @@ SECONDS_OF_SILENCE = 30.0  # After which a service counts as lost.
 class WorkerLostError(RuntimeError):
     """Another process of the training does not respond."""
 
+    exit_code = 69  # In sysexits.h, "service unavailable".
+
 
 def wait_for_workers(addresses: Sequence[str], own: str, seconds: float):
     """Wait until all workers listen; regularly print which do not.
@@ -37,28 +39,84 @@ def wait_for_workers(addresses: Sequence[str], own: str, seconds: float):
     Raises:
         WorkerLostError: If a worker cannot be reached in this time.
     """
+    _meet(dict.fromkeys(addresses, ""), own, seconds).close()
+
+
+def wait_for_first_worker(addresses: Sequence[str], own: str, seconds: float):
+    """Wait until JAX can connect all workers; regularly print which miss.
+
+    The first one waits until all others listen, and then opens its address
+    for them. The others wait for that, and go on listening.
+
+    Args:
+        addresses: "host:port" of every worker.
+        own: The address of this process.
+        seconds: How long to wait.
+
+    Returns:
+        The socket that listens at `own`, to be kept open as long as this
+        process takes part; None for the first one.
+
+    Raises:
+        WorkerLostError: If a worker cannot be reached in this time.
+    """
     faults = dict.fromkeys(addresses, "")
-    with contextlib.ExitStack() as stack:
-        listener = None
+    if own == addresses[0]:
+        del faults[own]
+        return _meet(faults, own, seconds)
+    return _meet(faults, own, seconds, lambda: addresses[0] not in faults)
 
-        def look():
-            nonlocal listener
-            if listener is None:
-                listener = _listen(own, faults)
-                if listener:
-                    stack.enter_context(listener)
-            else:
-                _accept_waiting(listener)
-            for address in set(faults) - {own}:
-                _try_to_reach(address, faults)
 
-        missing = _poll(look, faults, seconds, "workers")
-    if missing:
-        raise WorkerLostError(
-            "Not all workers could be reached within "
-            f"`start_timeout`={seconds:g} seconds; missing: "
-            f"{missing}. Start all of them again."
-        )
+def find_lost(addresses: Sequence[str], seconds: float = 2.0) -> list[str]:
+    """Return those of some addresses at which nobody listens any more.
+
+    Args:
+        addresses: "host:port" of workers.
+        seconds: How long to look for the first one.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        faults = dict.fromkeys(addresses, "")
+        for address in addresses:
+            _try_to_reach(address, faults)
+        if faults or time.monotonic() > end:
+            return list(faults)
+        time.sleep(SECONDS_BETWEEN_TRIES)
+
+
+def _meet(faults, own, seconds, is_enough=lambda: False):
+    """Return the socket that listens at `own`, once all are reached.
+
+    Args:
+        faults: {address: ""} of those to reach. If `own` is one, the socket
+            is opened; otherwise, None is returned.
+        own: The address of this process.
+        seconds: How long to wait.
+        is_enough: Returns whether those reached so far suffice.
+    """
+    listener = None
+
+    def look():
+        nonlocal listener
+        if own in faults:
+            listener = _listen(own, faults)
+        elif listener:
+            _accept_waiting(listener)
+        for address in set(faults) - {own}:
+            _try_to_reach(address, faults)
+        if own not in faults and is_enough():
+            faults.clear()
+
+    missing = _poll(look, faults, seconds, "workers")
+    if not missing:
+        return listener
+    if listener:
+        listener.close()
+    raise WorkerLostError(
+        "Not all workers could be reached within "
+        f"`start_timeout`={seconds:g} seconds; missing: "
+        f"{missing}. Start all of them again."
+    )
 
 
 def wait_for_service(address: str, seconds: float):

@@ -249,14 +249,19 @@ class Loop:
         )
         self.model.optimizer = None  # TensorBoard reads it.
         logs = {}
-        with self.engine.name_lost_workers(lambda: f"after update {self.step}"):
+        with self.name_lost_workers():
             calls.on_train_begin()
             try:
                 yield calls, logs
             finally:
                 calls.on_train_end(logs)  # Lets them close their files.
                 del self.model.optimizer
-            self.engine.part_from_all()
+
+    def name_lost_workers(self):
+        """Return the context that names the workers that are lost in it."""
+        return self.engine.name_lost_workers(
+            lambda: f"after update {self.step}"
+        )
 
     def _is_over(self, total_steps):
         """Whether no update is left to make, and none to evaluate."""

@@ -458,7 +458,7 @@ def attention_pictures(trainer) -> AttentionPictures:
         activation=recipe.activation,
         normalization=recipe.normalization,
         # The weights that are evaluated, and saved in the end.
-        averages=lambda: trainer.loop.optimizer.averages,
+        averages=lambda: _averages(trainer),
         first_step=trainer.loop.step,
     )
 
@@ -468,10 +468,16 @@ def reconstructions(trainer) -> Reconstructions:
     return Reconstructions(
         first_eval_images(trainer, NUM_DRAWN),
         trainer.recipe.normalization,
-        lambda: trainer.loop.optimizer.averages,
+        lambda: _averages(trainer),
         trainer.run.folder / "tensorboard",
         trainer.run.folder / "reconstructions.png",
     )
+
+
+def _averages(trainer):
+    """The averages of the weights, unless `WithWholeWeights` has set them."""
+    loop = trainer.loop
+    return None if loop.engine.in_pieces else loop.optimizer.averages
 
 
 def first_eval_images(trainer, count: int):

@@ -149,7 +149,7 @@ def prepare(
             engine=engine,
         )
         loop.resume()
-        engine.check_agreement("weights", _weights(loop.model))
+        engine.check_agreement("weights", _weights(loop.model, engine))
     return Trainer(
         recipe,
         run,
@@ -184,10 +184,9 @@ def _shared_fields(recipe):
             yield field.name, repr(getattr(recipe, field.name)).encode()
 
 
-def _weights(model):
+def _weights(model, engine):
     for variable in model.variables:
-        value = keras.ops.convert_to_numpy(variable)
-        yield variable.path, value.tobytes()
+        yield variable.path, engine.content_of(variable)
 
 
 def open_in_turn(recipe: Recipe, engine: Engine) -> ImageDataset:
@@ -351,7 +350,7 @@ class Trainer:
         with run.claimed() if self.is_writer else contextlib.nullcontext():
             if self.is_writer:
                 self.prepare_folder()
-            callbacks = self.make_callbacks() if self.is_writer else []
+            callbacks = self.make_callbacks()
             if loop.best:
                 loop.best.save = self.save_averages
             with self.bad_examples.named_errors():
@@ -367,16 +366,20 @@ class Trainer:
                 )
             is_kept = loop.best and run.model_path.exists()
             loop.optimizer.assign_averages()
-            if self.is_writer:
-                if not is_kept:
-                    self.keep_model()
-                plot_learning_curve(
-                    run.metrics_path, run.folder / "learning_curve.png"
-                )
-                # With LoRA or without labels, the saved model has fewer
-                # weights than the trained one.
-                is_other = recipe.lora_rank or not recipe.needs_labels
-                write_card(run, run.load_model() if is_other else loop.model)
+            with loop.name_lost_workers(), loop.engine.whole(loop.model):
+                if self.is_writer:
+                    if not is_kept:
+                        self.keep_model()
+                    plot_learning_curve(
+                        run.metrics_path, run.folder / "learning_curve.png"
+                    )
+                    # With LoRA or without labels, the saved model has fewer
+                    # weights than the trained one.
+                    is_other = recipe.lora_rank or not recipe.needs_labels
+                    write_card(
+                        run, run.load_model() if is_other else loop.model
+                    )
+            loop.engine.part_from_all()
         return logs
 
     @property
@@ -500,13 +503,10 @@ class Trainer:
 
     def save_averages(self):
         """Save the averaged weights, and go on with the others."""
-        variables = self.loop.model.trainable_variables
-        before = [variable.numpy() for variable in variables]
-        self.loop.optimizer.assign_averages()
-        if self.is_writer:
-            self.keep_model()
-        for variable, value in zip(variables, before):
-            variable.assign(value)
+        loop = self.loop
+        with loop.engine.whole(loop.model, loop.optimizer.averages):
+            if self.is_writer:
+                self.keep_model()
 
     def keep_model(self):
         """Write the model without LoRA, and the LoRA weights alone."""
@@ -516,7 +516,23 @@ class Trainer:
 
     def make_callbacks(self) -> list[keras.callbacks.Callback]:
         """Return the callbacks that show and record the training."""
-        callbacks = [
+        draw = []
+        if self.recipe.log_attention:
+            draw.append(attention_pictures)
+        if not self.recipe.needs_labels:
+            draw.append(reconstructions)
+        pictures = [make(self) if self.is_writer else None for make in draw]
+        loop = self.loop
+        if loop.engine.in_pieces:
+            pictures = [
+                WithWholeWeights(
+                    each, loop.engine, lambda: loop.optimizer.averages
+                )
+                for each in pictures
+            ]
+        if not self.is_writer:
+            return pictures if loop.engine.in_pieces else []
+        return [
             # First, because later callbacks record the logs that it adds.
             Progress(
                 self.total_steps,
@@ -529,12 +545,8 @@ class Trainer:
             keras.callbacks.TensorBoard(
                 self.run.folder / "tensorboard", write_graph=False
             ),
+            *pictures,
         ]
-        if self.recipe.log_attention:
-            callbacks.append(attention_pictures(self))
-        if not self.recipe.needs_labels:
-            callbacks.append(reconstructions(self))
-        return callbacks
 
     @property
     def peak_flops(self) -> float:
@@ -548,3 +560,42 @@ class Trainer:
                 engine.devices[0],
             )
         return one * engine.num_processors
+
+
+class WithWholeWeights(keras.callbacks.Callback):
+    """Calls a callback of the writer while that has whole weights.
+
+    All processes have one, because all must take part in collecting them.
+
+    Args:
+        callback: The callback of the writer; None on the other processes.
+        engine: The processes.
+        averages: Returns values to use in place of the trainable weights, or
+            None for the weights.
+    """
+
+    def __init__(
+        self,
+        callback: keras.callbacks.Callback | None,
+        engine: Engine,
+        averages: Callable[[], list | None],
+    ):
+        super().__init__()
+        self.callback = callback or keras.callbacks.Callback()
+        self.engine = engine
+        self.averages = averages
+
+    def set_model(self, model):
+        super().set_model(model)
+        self.callback.set_model(model)
+
+    def on_train_begin(self, logs=None):
+        with self.engine.whole(self.model, self.averages()):
+            self.callback.on_train_begin(logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        with self.engine.whole(self.model, self.averages()):
+            self.callback.on_epoch_end(epoch, logs)
+
+    def on_train_end(self, logs=None):
+        self.callback.on_train_end(logs)

@@ -82,6 +82,14 @@ def test_a_process_may_end_once_the_others_have_its_row():
     assert strategy.sums == [2, 0]  # After the table, one to wait for all.
 
 
+def test_fractions_of_a_process_are_not_rounded():
+    """Workers agree on the seconds of an update, often less than 1."""
+    strategy = OneOfSeveral("worker", 0, worker=["a:1", "b:1"])
+    table = TensorFlowEngine(strategy).gather(np.array([0.25, 3], "float32"))
+    np.testing.assert_array_equal(table, [[0.25, 3], [5, 6]])
+    assert table.dtype == "float32"
+
+
 def test_workers_that_differ_are_named_with_what_differs():
     table = np.array([[1, 2, 3], [1, 2, 3], [1, 5, 6]])
     addresses, names = ["a:1", "b:1", "c:1"], ["model", "seed", "loss"]

@@ -1,0 +1,145 @@
+"""Checkpoints in pieces: the part of each array that a process has.
+
+Each process writes one file, `state-00000.safetensors` and so on, with its
+pieces, where in the whole array each begins, and a checksum of each. Any
+engine, with any number of devices, reads what it needs of them.
+"""
+
+import collections
+import json
+import math
+import zlib
+
+import numpy as np
+import safetensors.numpy
+import tensorflow as tf
+
+
+def name_variables(model, optimizer, loss_scale) -> dict:
+    """Return the variables of a training by their names in a checkpoint.
+
+    By number, because Keras counts the models of a process in their paths.
+
+    Args:
+        model: The model.
+        optimizer: Its optimizer.
+        loss_scale: Its loss scale; None for none.
+    """
+    found = {f"model/{i}": v for i, v in enumerate(model.variables)}
+    for i, parameter in enumerate(optimizer.parameters):
+        for name, slot in parameter.slots.items():
+            found[f"optimizer/{i}/{name}"] = slot
+    found["optimizer/iterations"] = optimizer.iterations
+    if loss_scale:
+        names = ("loss_scale/factor", "loss_scale/finite_steps")
+        found.update(zip(names, loss_scale.state))
+    return found
+
+
+def write_pieces(path: str, index: int, pieces: dict, shapes: dict):
+    """Write the file of a process.
+
+    Args:
+        path: The names of all files begin with it.
+        index: Number of the process.
+        pieces: Arrays by (name, where it begins in the whole array).
+        shapes: The shape of each whole array, given by one of the processes.
+    """
+    pieces = {
+        f"{name}@{','.join(map(str, begin))}": np.array(x, order="C")
+        for (name, begin), x in pieces.items()
+    }
+    sums = {key: zlib.crc32(x.tobytes()) for key, x in pieces.items()}
+    metadata = {"shapes": json.dumps(shapes), "crc32": json.dumps(sums)}
+    with tf.io.gfile.GFile(f"{path}-{index:05d}.safetensors", "wb") as file:
+        file.write(safetensors.numpy.save(pieces, metadata))
+
+
+def are_pieces(path: str) -> bool:
+    """Return whether a checkpoint consists of pieces."""
+    return bool(tf.io.gfile.glob(f"{path}-*.safetensors"))
+
+
+class Pieces:
+    """The pieces of all processes, read when they are needed.
+
+    Args:
+        path: The names of all files begin with it.
+
+    Attributes:
+        shapes: The shape of each array, by name.
+    """
+
+    def __init__(self, path: str):
+        self.shapes = {}
+        # By name: the file, the key and its entry in the header, its begin.
+        self._found = collections.defaultdict(list)
+        for name in sorted(tf.io.gfile.glob(f"{path}-*.safetensors")):
+            with tf.io.gfile.GFile(name, "rb") as file:
+                size = int.from_bytes(file.read(8), "little")
+                header = json.loads(file.read(size))
+            metadata = header.pop("__metadata__")
+            self.shapes |= json.loads(metadata["shapes"])
+            sums = json.loads(metadata["crc32"])
+            for key, entry in header.items():
+                array, _, begin = key.rpartition("@")
+                begin = tuple(int(x) for x in begin.split(",") if x)
+                place = (name, 8 + size, sums[key])
+                self._found[array].append((place, key, entry, begin))
+
+    def check_shapes(self, variables: dict):
+        """Raise a ValueError unless variables have the shapes of the arrays."""
+        ours = {name: list(v.shape) for name, v in variables.items()}
+        names = self.shapes | ours
+        other = [n for n in names if self.shapes.get(n) != ours.get(n)]
+        if other:
+            raise ValueError(
+                f"{', '.join(sorted(other)[:3])} have other shapes"
+            )
+
+    def read(self, name: str, part: tuple[slice, ...] | None = None):
+        """Return a part of an array; None for all of it.
+
+        Raises:
+            ValueError: If a piece of it is damaged or missing.
+        """
+        pieces = self._found.get(name, [])
+        shape = self.shapes.get(name, ())
+        bounds = [
+            (s.start or 0, n if s.stop is None else s.stop)
+            for s, n in zip(part or [slice(None)] * len(shape), shape)
+        ]
+        whole, count = None, 0
+        for place, key, entry, begin in pieces:
+            ends = [b + n for b, n in zip(begin, entry["shape"])]
+            low = [max(a, b) for (a, _), b in zip(bounds, begin)]
+            high = [min(a, b) for (_, a), b in zip(bounds, ends)]
+            if any(a >= b for a, b in zip(low, high)):
+                continue
+            piece = _read_piece(place, key, entry)
+            if whole is None:
+                whole = np.empty([b - a for a, b in bounds], piece.dtype)
+            target = [
+                slice(a - b, c - b) for a, c, (b, _) in zip(low, high, bounds)
+            ]
+            source = [slice(a - b, c - b) for a, c, b in zip(low, high, begin)]
+            whole[tuple(target)] = piece[tuple(source)]
+            count += math.prod(b - a for a, b in zip(low, high))
+        if whole is None or count != whole.size:
+            raise ValueError(f"pieces of {name} are missing")
+        return whole
+
+
+def _read_piece(place, key, entry):
+    name, offset, checksum = place
+    begin, end = entry["data_offsets"]
+    with tf.io.gfile.GFile(name, "rb") as file:
+        file.seek(offset + begin)
+        content = file.read(end - begin)
+    if zlib.crc32(content) != checksum:
+        raise ValueError(f"the checksum of {key} in {name} differs")
+    # A file of this piece alone, which knows all types.
+    header = {key: {**entry, "data_offsets": [0, end - begin]}}
+    header = json.dumps(header).encode()
+    size = len(header).to_bytes(8, "little")
+    return safetensors.numpy.load(size + header + content)[key]
