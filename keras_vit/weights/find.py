@@ -82,7 +82,7 @@ def find(file: File, known: Known = NOTHING_KNOWN) -> Found:
         }
         shapes = Shapes(family, by_name, file.path, file.arrays)
         config = family.read(file.json, shapes, known)
-        settings = find_preprocessing(file, family, config)
+        settings = find_preprocessing(file, family, config, known.architecture)
         parts = family.names(config)
         ignored += _check_complete(file, places, config, parts, shapes, wrapper)
 

@@ -32,20 +32,28 @@ MAX_CHANNELS = 1000
 
 
 def find_preprocessing(
-    file: File, family, config: ViTConfig
+    file: File, family, config: ViTConfig, architecture: str | None
 ) -> Preprocessing | None:
     """Return the preprocessing of the model of a checkpoint.
 
-    None if nothing is known about the normalisation.
+    What this package wrote into the file counts first, then the JSON files
+    that describe the images, then the JSON of the model, and at last the
+    family, or the names of the architecture and of the file. None if nothing
+    is known about the normalisation.
+
+    Args:
+        file: The checkpoint.
+        family: Its family.
+        config: The configuration of its model.
+        architecture: That which the caller names, in place of the JSON's.
     """
-    path = pathlib.Path(file.path)
-    rows = [file.json.get("pretrained_cfg"), file.json.get("preprocess_cfg")]
-    rows += [file.json.get("preprocessing"), file.json]
+    path, beside = pathlib.Path(file.path), []
     if path.is_dir() or is_of_folder(path):
         folder = path if path.is_dir() else path.parent
         found = [folder / name for name in BESIDE if (folder / name).is_file()]
-        rows = [*map(_read_beside, found), *rows]
-    for row in rows:
+        beside = map(_read_beside, found)
+    of_model = map(file.json.get, ("pretrained_cfg", "preprocess_cfg"))
+    for row in (file.json.get("preprocessing"), *beside, *of_model, file.json):
         for keys, read in READERS if isinstance(row, dict) else ():
             settings = read(row) if row.keys() & keys else None
             if settings is None:
@@ -60,7 +68,10 @@ def find_preprocessing(
                 stacklevel=2,
             )
             return averaged(settings)
-    texts = [file.json.get(key) for key in NAME_KEYS]
+    stated = file.json | (
+        {"architecture": architecture} if architecture else {}
+    )
+    texts = [stated.get(key) for key in NAME_KEYS]
     names = [text for text in (*texts, path.name) if isinstance(text, str)]
     # A file of the official code may have any name.
     mode = family.normalization or guess_normalization(names)

@@ -401,8 +401,11 @@ class Plan:
                 )
             del value  # It would keep its stack while the next one is read.
         for path in self.reset:
-            layer, name = path.split("/")
-            initializer = getattr(model.get_layer(layer), f"{name}_initializer")
+            first, *inner, name = path.split("/")
+            layer = model.get_layer(first)
+            for part in inner:  # The two heads of a distilled model.
+                layer = getattr(layer, part)
+            initializer = getattr(layer, f"{name}_initializer")
             # A used initializer would draw the numbers of its first use again.
             draw, weight = initializer.clone(), weights[path]
             weight.assign(draw(weight.shape, dtype=weight.dtype))

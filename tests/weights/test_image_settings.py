@@ -22,7 +22,7 @@ from keras_vit import (
     save_checkpoint,
 )
 from keras_vit.preprocessing import NORMALIZATIONS
-from keras_vit.weights.containers import open_file
+from keras_vit.weights.containers import WEIGHTS, open_file
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.families.inference import Known
 from keras_vit.weights.find import find
@@ -34,6 +34,7 @@ from tests.tiny import randomize, tiny_config, to_numpy
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+HF_IMAGENET = {f"image_{key}": row for key, row in IMAGENET.items()}
 SATELLITE = {"mean": [0.43, 0.411, 0.296], "std": [0.213, 0.156, 0.143]}
 NEW = {"mean": [0.1, 0.2, 0.3], "std": [0.3, 0.2, 0.1]}
 OF_NEW = ((0.1, 0.2, 0.3), (0.3, 0.2, 0.1))
@@ -45,7 +46,9 @@ def mode_of(*arguments, **choices):
     return settings and settings.normalization
 
 
-def found(folder, config=None, preprocessor=None, name="model"):
+def found(
+    folder, config=None, preprocessor=None, name="model", architecture=None
+):
     """Return the preprocessing of such a file."""
     path = folder / f"{name}.safetensors"
     shutil.copyfile(GOLDEN / "timm_token.safetensors", path)
@@ -55,7 +58,8 @@ def found(folder, config=None, preprocessor=None, name="model"):
         text = json.dumps(preprocessor)
         (folder / "preprocessor_config.json").write_text(text)
     with open_file(path) as checkpoint:
-        return find(checkpoint, Known(num_heads=3)).preprocessing
+        known = Known(num_heads=3, architecture=architecture)
+        return find(checkpoint, known).preprocessing
 
 
 @pytest.mark.parametrize(
@@ -283,6 +287,37 @@ def test_an_image_converter_of_keras_hub(tmp_path, is_nested):
 def test_the_name_of_a_file_shows_it(tmp_path):
     assert mode_of(tmp_path, name="deit_small_patch16_224") == "imagenet"
     assert mode_of(tmp_path, name="vit_base_patch16_siglip_224") is None
+
+
+@pytest.mark.parametrize(
+    ("config", "mode"),
+    [
+        (None, "imagenet"),
+        ({"architecture": "vit_base_patch16_clip_224.openai"}, "imagenet"),
+        ({"pretrained_cfg": NEW}, OF_NEW),
+    ],
+)
+def test_the_architecture_that_the_caller_names_shows_it(
+    tmp_path, config, mode
+):
+    """In place of that in the JSON, after the numbers there."""
+    name = "vit_base_patch16_224.mae"
+    assert mode_of(tmp_path, config, architecture=name) == mode
+
+
+@pytest.mark.parametrize(
+    ("file", "layout"), [("model.npz", "official"), (WEIGHTS, "timm")]
+)
+def test_what_this_package_wrote_goes_before_the_json_files(
+    tmp_path, file, layout
+):
+    """A model adapted to other images, saved into the folder of its source."""
+    found(tmp_path, {"pretrained_cfg": IMAGENET}, HF_IMAGENET)
+    config = tiny_config(activation="exact")
+    model = randomize(VisionTransformer(config))
+    save_checkpoint(model, tmp_path / file, layout)
+    model = from_checkpoint(tmp_path / file)
+    assert model.config.preprocessing == Preprocessing("vit")
 
 
 def released():

@@ -16,7 +16,7 @@ from keras_vit import (
     save_checkpoint,
 )
 from keras_vit.layers.resize import resize_patch_kernel, resize_positions
-from tests.tiny import noise, randomize, tiny_config, to_numpy
+from tests.tiny import LATER_KINDS, noise, randomize, tiny_config, to_numpy
 from tests.weights.cases import (
     TIMM,
     TOKEN,
@@ -91,6 +91,27 @@ def test_a_head_that_does_not_fit_starts_anew(name, choices, changes, reset):
     if reset:
         assert not weights_of(model)["predictions/kernel"].any()
         assert (weights_of(model)["predictions/bias"] == -10).all()
+
+
+@pytest.mark.parametrize(
+    ("classes", "head"), [(5, "auto"), (10, "reset")], ids=str
+)
+def test_both_heads_of_a_distilled_model_start_anew(tmp_path, classes, head):
+    source = make(**LATER_KINDS["deit"], activation="exact")
+    path = tmp_path / "deit.safetensors"
+    save_checkpoint(source, path, layout="timm")
+    new = from_checkpoint(path, classes=classes, head=head)
+    heads = {
+        f"predictions/{part}_head/{weight}"
+        for part in ("class", "teacher")
+        for weight in ("kernel", "bias")
+    }
+    assert {*new.load_report.reset} == heads
+    assert not any(weights_of(new)[path].any() for path in heads)
+    assert_equal_but(new, source, *heads)
+    model = randomize(VisionTransformer(new.config), 2)
+    assert {*load_checkpoint(model, path, head=head).reset} == heads
+    assert_equal_but(model, new)
 
 
 @pytest.mark.parametrize("changes", [{"num_classes": 5}, {"num_classes": 0}])
