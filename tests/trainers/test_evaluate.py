@@ -23,15 +23,13 @@ def test_an_evaluation_of_the_same_images_is_read(folder, digits):
     with pytest.raises(ValueError, match="`compare`.*image_predictions.csv"):
         read_other(str(folder), digits)
     predictions = {
-        0: ImagePrediction(3, 3, 0.5),
-        1: ImagePrediction(3, 8, 0.25),
+        0: ImagePrediction(3, 3, 0.5, "a.png"),
+        1: ImagePrediction(3, 8, 0.25, "b.png"),
     }
-    images = {0: "a.png", 1: "b.png"}
     write_image_predictions(
         folder / "image_predictions.csv",
         predictions,
         digits.class_names,
-        images,
     )
     other = read_other(str(folder), digits)
     assert other.report["model"] == "other"
@@ -58,7 +56,7 @@ def test_an_evaluation_of_an_earlier_model_is_refused(folder, digits):
     digest = hashlib.sha256(b"model").hexdigest()
     path.write_text(json.dumps({**report, "model_digest": digest}))
     table = folder / "image_predictions.csv"
-    write_image_predictions(table, {}, digits.class_names, {})
+    write_image_predictions(table, {}, digits.class_names)
     assert read_other(str(folder), digits).report["model"] == "other"
     model.write_bytes(b"trained since")
     with pytest.raises(ValueError, match="was trained since; evaluate that"):

@@ -81,7 +81,8 @@ def evaluate(
         patch_size: Side of the patches in pixels, to which the kernel of the
             model is resized as in FlexiViT. Default: that of the model.
         show: Takes the report before a file is written, so that it is not lost
-            if that fails. Then none of the files is written.
+            if that fails or `other` is of other images. Then none of the files
+            is written.
 
     Returns:
         model, dataset, split, preprocess: The evaluated model and data.
@@ -126,9 +127,8 @@ def evaluate(
         "num_unreadable": len(bad_examples.names),
         **found,
     }
-    if folder:
-        check_same_images(other, telling.predictions)
     show(report)
+    check_same_images(other, telling.predictions)
     if folder:
         with naming_folder(folder, "report_dir"):
             with written_together(folder) as draft:
@@ -198,7 +198,9 @@ class Results:
         hits = self.tally.add(logits, truths)
         self.examples.add(images, logits, truths, hits)
         probabilities = to_probabilities(logits, self.tally.activation)
-        self.telling.add(positions, images, probabilities, truths, names)
+        self.telling.add(
+            positions, images, logits, probabilities, truths, names
+        )
 
 
 def write_results(
@@ -227,7 +229,7 @@ def write_results(
     write_report(folder, "evaluation.json", report)
     write_confusion(folder / "confusion.csv", tally.confusion, names)
     write_image_predictions(
-        folder / PREDICTIONS_NAME, telling.predictions, names, telling.names
+        folder / PREDICTIONS_NAME, telling.predictions, names
     )
     results.examples.draw(
         names, tally.activation, normalization, folder / "predictions.png"

@@ -16,6 +16,7 @@ from keras_vit.preprocessing.description import (
     to_fractions,
 )
 from trainers.evaluation.predictions import to_probabilities
+from trainers.evaluation.scores import nearest_classes
 from trainers.paths import Path, read_written, write_csv_file
 from trainers.training.pictures import plot_predictions
 
@@ -27,6 +28,7 @@ PREDICTION_COLUMNS = (
     "prediction",
     "probability",
 )
+# An older table may lack the names.
 COLUMNS_READ = tuple(name for name in PREDICTION_COLUMNS if name != "image")
 
 
@@ -37,11 +39,14 @@ class ImagePrediction(NamedTuple):
         truth: Its class; of several, the most probable one.
         prediction: The predicted class.
         probability: Of the predicted class.
+        name: The file of the image, or its place in a file of records; empty
+            if it is not known.
     """
 
     truth: int
     prediction: int
     probability: float
+    name: str = ""
 
     @property
     def is_right(self) -> bool:
@@ -77,13 +82,20 @@ def check_same_images(
             f"model again. Received: one of {len(others)} images, and "
             f"{len(predictions)} now"
         )
+    for position, row in others.items():
+        name = predictions[position].name
+        if row.name and name and row.name != name:
+            raise ValueError(
+                "`compare` must be an evaluation of the same images; evaluate "
+                f"that model again. Received: one with {row.name!r} where "
+                f"{name!r} is now"
+            )
 
 
 def write_image_predictions(
     path: Path,
     predictions: Mapping[int, ImagePrediction],
     class_names: Sequence[str],
-    image_names: Mapping[int, str],
 ):
     """Write predictions as a CSV table, in the order of the images.
 
@@ -91,12 +103,11 @@ def write_image_predictions(
         path: The file.
         predictions: The predictions by the position of the image in its split.
         class_names: Names of the classes.
-        image_names: Names of the images by their positions.
     """
     rows = [
         (
             position,
-            image_names[position],
+            row.name,
             class_names[row.truth],
             class_names[row.prediction],
             f"{row.probability:.6g}",
@@ -124,12 +135,14 @@ def read_image_predictions(
         rows = csv.DictReader(io.StringIO(text))
         if not {*COLUMNS_READ} <= {*(rows.fieldnames or ())}:
             raise ValueError("other columns")
-        cells = ([row[name] for name in COLUMNS_READ] for row in rows)
         return {
-            int(position): ImagePrediction(
-                indices[truth], indices[prediction], float(probability)
+            int(row["position"]): ImagePrediction(
+                indices[row["true class"]],
+                indices[row["prediction"]],
+                float(row["probability"]),
+                row.get("image") or "",
             )
-            for position, truth, prediction, probability in cells
+            for row in rows
         }
 
     return read_written(
@@ -164,8 +177,7 @@ class Examples:
         Shapes:
             images: (B, H, W, C). logits, truths: (B, C). hits: (B,).
         """
-        # Of several right classes, the one with the highest logit is shown.
-        nearest = np.argmax(np.where(truths, logits, -np.inf), -1)
+        nearest = nearest_classes(logits, truths)
         self.rows.extend(zip(images, logits, nearest, hits))
         # Not all images of a large split fit into memory; a view of one would
         # keep its batch.
@@ -190,12 +202,13 @@ class Examples:
             normalization: Mean and deviation of the images.
             path: The PNG file to write.
         """
-        images, logits, labels, _ = zip(*self.rows)
-        probabilities = to_probabilities(np.stack(logits), activation)
+        images, rows, labels, _ = zip(*self.rows)
+        logits = np.stack(rows)
+        probabilities = to_probabilities(logits, activation)
         plot_predictions(
             images,
             [class_names[label] for label in labels],
-            [class_names[index] for index in np.argmax(probabilities, -1)],
+            [class_names[index] for index in np.argmax(logits, -1)],
             np.max(probabilities, -1),
             normalization,
             path,
@@ -242,7 +255,6 @@ class TellingImages:
         doubtful: The predictions with the smallest margin, the smallest first.
         cells: Some mistakes for each (class, prediction).
         predictions: The prediction for each image, by its position.
-        names: The name of each image, by its position.
         won, lost: Images that only this model gets right, and only the other;
             the most confident predictions of this one first.
     """
@@ -258,7 +270,6 @@ class TellingImages:
     predictions: dict[int, ImagePrediction] = dataclasses.field(
         default_factory=dict
     )
-    names: dict[int, str] = dataclasses.field(default_factory=dict)
     won: list[Telling] = dataclasses.field(default_factory=list)
     lost: list[Telling] = dataclasses.field(default_factory=list)
 
@@ -266,22 +277,27 @@ class TellingImages:
         self,
         positions: np.ndarray,
         images: np.ndarray,
+        logits: np.ndarray,
         probabilities: np.ndarray,
         truths: np.ndarray,
         names: Sequence[str],
     ):
         """Add a batch.
 
+        The logits tell the classes, as in the figures: of float32, several
+        probabilities of a sigmoid may be 1.
+
         Shapes:
-            positions: (B,). images: (B, H, W, C). probabilities: (B, C).
-            truths: (B, C), True for the right classes. names: B strings.
+            positions: (B,). images: (B, H, W, C). logits, probabilities:
+            (B, C). truths: (B, C), True for the right classes. names: B
+            strings.
         """
-        self.names.update(zip(map(int, positions), names))
-        nearest = np.argmax(np.where(truths, probabilities, -1), -1)
+        predictions = np.argmax(logits, -1)
+        nearest = nearest_classes(logits, truths)
         order = np.sort(probabilities, -1)
         margins = order[:, -1] - order[:, -2:-1].sum(-1)
         for index, position in enumerate(positions):
-            prediction = int(np.argmax(probabilities[index]))
+            prediction = int(predictions[index])
             row = Telling(
                 int(position),
                 images[index],
@@ -292,7 +308,7 @@ class TellingImages:
                 self.others.get(int(position)),
             )
             self.predictions[row.position] = ImagePrediction(
-                row.truth, row.prediction, row.probability
+                row.truth, row.prediction, row.probability, names[index]
             )
             self.doubtful.append(row)
             is_right = bool(truths[index, prediction])
@@ -370,7 +386,7 @@ def make_pictures(
         looks = head_grid(model, images, attention_rollout(model, images))
     found = {}
     for row, image, look in zip(rows, images, looks):
-        name = telling.names[row.position]
+        name = telling.predictions[row.position].name
         pixels = np.clip(to_fractions(image, normalization), 0, 1)
         shown = b"" if look is None else encode(shade(pixels, look))
         found[row.position] = Pictures(name, encode(pixels), shown)

@@ -65,6 +65,16 @@ def score_predictions(
     }
 
 
+def nearest_classes(logits: np.ndarray, truths: np.ndarray) -> np.ndarray:
+    """Return the right class of each image; of several, of the highest logit.
+
+    Shapes:
+        logits: (B, C). truths: (B, C), True for the right classes.
+        returns: (B,).
+    """
+    return np.argmax(np.where(truths, logits, -np.inf), -1)
+
+
 def softmax_likelihood(
     logits: np.ndarray, truths: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -204,8 +214,7 @@ class Tally:
         np.add.at(self._predicted, predictions, 1)
         np.add.at(self._right, predictions[is_right], 1)
         if self.confusion is not None:
-            # Of several right classes, the one with the highest logit.
-            nearest = np.argmax(np.where(truths, logits, -np.inf), -1)
+            nearest = nearest_classes(logits, truths)
             np.add.at(self.confusion, (nearest, predictions), 1)
         return is_right
 

@@ -21,6 +21,11 @@ from tests.trainers.made import (
 from trainers.commands import open_source
 from trainers.evaluation import image_predictions as examples
 from trainers.evaluation.evaluation import evaluate
+from trainers.evaluation.image_predictions import (
+    PREDICTIONS_NAME,
+    ImagePrediction,
+    OtherModel,
+)
 from trainers.evaluation.predictions import predict_dataset
 from trainers.training.run_folder import NamedModel, RunFolder
 
@@ -108,6 +113,50 @@ def test_pictures_show_the_nearest_right_class_and_mistakes_first(
         assert truth == max(right, key=logits.get)
         assert prediction == max(NAMES, key=logits.get)
         assert (truth == prediction) == (prediction in right)
+
+
+def test_classes_of_equal_probabilities_are_told_by_the_logits(
+    several, tmp_path, monkeypatch
+):
+    """From a logit of 18, the sigmoid is 1 in float32."""
+    drawn = []
+    monkeypatch.setattr(
+        examples, "plot_predictions", lambda *rows: drawn.append(rows[1:3])
+    )
+
+    class Separate(NamedModel):
+        activation = "sigmoid"
+
+    source = Separate(save_identity(tmp_path / "identity.keras", 7))
+    logits = np.full((1, 7), -20.0)
+    logits[0, [1, 2, 4, 5]] = 20, 30, 40, 50
+    several.splits["test"] = made_split(logits, logits % 20 == 10)
+    report = evaluate_identity(source, several, report_dir=tmp_path)
+    assert report["accuracy"] == 1
+    assert drawn == [(["fox"], ["fox"])]
+    with open(tmp_path / PREDICTIONS_NAME, newline="") as file:
+        [row] = csv.DictReader(file)
+    assert (row["true class"], row["prediction"]) == ("fox", "fox")
+
+
+def test_another_evaluation_of_other_images_costs_no_figures(
+    several, identity, tmp_path
+):
+    row = ImagePrediction(0, 0, 0.5, "elsewhere.png")
+    images = np.flatnonzero(several.splits["test"][2])
+    other = OtherModel({}, {int(position): row for position in images})
+    for folder in (None, tmp_path / "report"):
+        shown = []
+        with pytest.raises(ValueError, match="`compare`.*'elsewhere.png'"):
+            evaluate_identity(
+                identity,
+                several,
+                report_dir=folder,
+                other=other,
+                show=shown.append,
+            )
+        assert shown[0]["num_examples"] == len(images)
+    assert not (tmp_path / "report").exists()
 
 
 def test_report_says_what_was_evaluated_and_goes_where_it_should(

@@ -42,7 +42,7 @@ def make_page(tmp_path):
         telling = TellingImages(other.predictions if other else {})
         names = [f"photos/{n}.jpg" for n in range(6)]
         images = np.zeros((6, 1, 1, 1))
-        telling.add(np.arange(6), images, shares, truths, names)
+        telling.add(np.arange(6), images, LOGITS, shares, truths, names)
         path = tmp_path / "evaluation.html"
         write_evaluation_page(
             path, report, NAMES, confusion, bins, telling, pictures, other

@@ -11,13 +11,15 @@ from trainers.evaluation.image_predictions import (
 )
 
 NAMES = ["cat, tabby", "犬", "bird"]
-PREDICTIONS = {7: ImagePrediction(2, 1, 0.5), 0: ImagePrediction(0, 0, 0.875)}
+PREDICTIONS = {
+    7: ImagePrediction(2, 1, 0.5, "bird/ä.jpg"),
+    0: ImagePrediction(0, 0, 0.875, "cat/a, b.jpg"),
+}
 
 
 def test_a_table_for_people_that_is_read_back(tmp_path):
     path = tmp_path / "image_predictions.csv"
-    images = {0: "cat/a, b.jpg", 7: "bird/ä.jpg"}
-    write_image_predictions(path, PREDICTIONS, NAMES, images)
+    write_image_predictions(path, PREDICTIONS, NAMES)
     with path.open(encoding="utf-8", newline="") as file:
         first, second = csv.DictReader(file)
     assert first == {
@@ -55,3 +57,9 @@ def test_only_evaluations_of_the_same_images_are_compared():
     check_same_images(OtherModel({}, dict(PREDICTIONS)), PREDICTIONS)
     with pytest.raises(ValueError, match="one of 1 images, and 2 now"):
         check_same_images(OtherModel({}, {0: PREDICTIONS[0]}), PREDICTIONS)
+    unnamed = PREDICTIONS | {0: PREDICTIONS[0]._replace(name="")}
+    check_same_images(OtherModel({}, unnamed), PREDICTIONS)  # An old table.
+    check_same_images(OtherModel({}, PREDICTIONS), unnamed)
+    replaced = PREDICTIONS | {0: PREDICTIONS[0]._replace(name="cat/new.jpg")}
+    with pytest.raises(ValueError, match="'cat/new.jpg' where 'cat/a, b.jpg'"):
+        check_same_images(OtherModel({}, replaced), PREDICTIONS)

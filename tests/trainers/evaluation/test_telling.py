@@ -20,6 +20,7 @@ def collect(probabilities, truths, batch_size):
         found.add(
             positions,
             images[part].copy(),
+            np.log(probabilities[part]),
             probabilities[part],
             truths[part],
             names[part],
@@ -50,7 +51,8 @@ def test_the_worst_and_the_doubtful_as_by_sorting_everything():
             assert row.truth == labels[row.position]
             assert row.prediction == predictions[row.position]
             assert row.image.item() == row.position
-            assert found.names[row.position] == f"{row.position}.png"
+            name = found.predictions[row.position].name
+            assert name == f"{row.position}.png"
             np.testing.assert_allclose(row.margin, margins[row.position])
 
 
@@ -80,6 +82,7 @@ def test_pictures_show_the_image_and_where_the_model_looked(run, digits):
     found.add(
         np.arange(3),
         scaled,
+        np.zeros((3, 10)),
         np.full((3, 10), 0.1),
         np.eye(10, dtype=bool)[:3],
         names,
