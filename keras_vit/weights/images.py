@@ -68,9 +68,9 @@ def find_preprocessing(
                 stacklevel=2,
             )
             return averaged(settings)
-    stated = file.json | (
-        {"architecture": architecture} if architecture else {}
-    )
+    stated = {**file.json}
+    if architecture is not None:
+        stated["architecture"] = architecture
     texts = [stated.get(key) for key in NAME_KEYS]
     names = [text for text in (*texts, path.name) if isinstance(text, str)]
     # A file of the official code may have any name.

@@ -494,6 +494,7 @@ class Plan:
             path.endswith("/token")
             and found.num_prefix_rows
             and not config.use_prefix_positions
+            and self.stored[path] == shape
         ):
             return self._step_of_token(path)
         parts, stored = found.parts[path], self.stored[path]
@@ -687,6 +688,7 @@ STRUCTURE = (
     "num_heads",
     "stem_stages",
     "use_class_token",
+    "num_registers",
     "position_embedding",
     "pooling",
     "use_pooling_norm",

@@ -16,6 +16,7 @@ from keras_vit import (
     save_checkpoint,
 )
 from keras_vit.layers.resize import resize_patch_kernel, resize_positions
+from keras_vit.weights.containers import open_file
 from tests.tiny import LATER_KINDS, noise, randomize, tiny_config, to_numpy
 from tests.weights.cases import (
     TIMM,
@@ -326,6 +327,22 @@ def test_another_model_is_refused(changes, words):
     for field, value in changes.items():
         theirs = getattr(model_of(TOKEN).config, field)
         assert f"{field}={theirs!r}" in str(error.value), value
+
+
+def test_another_number_of_registers_is_refused(tmp_path):
+    """Also where the positions of the tokens are added to them."""
+    source = make(num_registers=4, use_prefix_positions=True)
+    path = tmp_path / "source.npz"
+    save_checkpoint(source, path, layout="timm")
+    with open_file(path) as file:
+        arrays = {name: file.read(name) for name in file.arrays}
+    # That of the class token alone, as in the code of DINOv2.
+    table = arrays["pos_embed"]
+    arrays["pos_embed"] = np.delete(table, slice(1, 5), axis=1)
+    np.savez(path, **arrays)
+    model = make(num_registers=8, use_prefix_positions=False)
+    with untouched(model), pytest.raises(ValueError, match="num_registers=4"):
+        load_checkpoint(model, path)
 
 
 @pytest.mark.parametrize(
