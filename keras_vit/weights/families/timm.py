@@ -373,7 +373,8 @@ class Timm(Family):
             )
         if "model_type" in json and has_timm_names(json):
             return {**read_settings(json), **hints, "is_of_transformers": True}
-        settings = settings_of(str(architecture))
+        name, _, tag = str(architecture).partition(".")
+        settings = settings_of(name)
         if settings is None:
             return hints
         default = settings["rotary_positions"]
@@ -391,8 +392,8 @@ class Timm(Family):
         if json.get("architectures") == ["TimmWrapperModel"]:
             classes = []  # It builds the model without its head.
         return {
-            "architecture": architecture,
-            "tag": str(published.get("tag", "")),
+            "architecture": name,
+            "tag": tag or str(published.get("tag", "")),
             # With another width, the heads are not those of the architecture.
             "is_published": "embed_dim" not in arguments,
             "arguments": {**pooling, **arguments},
@@ -490,14 +491,11 @@ class Timm(Family):
         ):
             raise ValueError(ODD_ROTATION.format(kind))
         if "is_published" in hints:
-            architecture, tag = (
-                hints["architecture"].split(".")[0],
-                hints["tag"],
-            )
+            architecture, tag = hints["architecture"], hints["tag"]
             check_parts(config, architecture, arguments)
             if re.match(QUICK_TAGS, tag) and hints["activation"] != "quick":
                 shapes.notes.append(
-                    f"The model {hints['architecture']}.{tag} was trained with "
+                    f"The model {architecture}.{tag} was trained with "
                     "the quick GELU, and timm computes the exact one under "
                     "this name, as does this model. Pass `activation='quick'` "
                     "for the outputs of the original."

@@ -16,7 +16,7 @@ from keras_vit import (
 from keras_vit.weights.families import LAYOUTS, timm
 from keras_vit.weights.families.inference import Known
 from keras_vit.weights.find import find
-from tests.tiny import tiny_config, to_numpy
+from tests.tiny import LATER_KINDS, tiny_config, to_numpy
 from tests.weights import forms
 from tests.weights.cases import (
     TIMM,
@@ -148,10 +148,32 @@ def test_the_architecture_determines_the_gelu(name, expected):
     assert find(source).config.activation == "exact"
 
 
-def test_the_architecture_determines_the_heads():
+@pytest.mark.parametrize("tag", ["", ".a_tag"])
+def test_the_architecture_determines_the_heads(tag):
     source = checkpoint_of("timm", VARIANTS["B/16"].config)
-    source.json = {"architecture": "vit_base_patch16_gap_224"}
+    source.json = {"architecture": f"vit_base_patch16_gap_224{tag}"}
     assert find(source).config.num_heads == 16
+
+
+@pytest.mark.parametrize("tag", ["openai", "laion2b"])
+def test_the_tag_of_an_architecture_tells_the_gelu_of_its_training(tag):
+    config = LATER_KINDS["clip"] | {"activation": "exact"}
+    config = dataclasses.replace(VARIANTS["B/16"].config, **config)
+    source = checkpoint_of("timm", config)
+    name = "vit_base_patch16_clip_224"
+    named = find(source, Known(architecture=f"{name}.{tag}"))
+    source.json = {"architecture": name, "pretrained_cfg": {"tag": tag}}
+    assert named.notes == find(source).notes
+    assert len(named.notes) == (tag == "openai")
+
+
+def test_a_model_that_lacks_its_last_block_is_not_taken_for_another():
+    """Only one architecture of this width has 23 blocks."""
+    config = dataclasses.replace(VARIANTS["L/16"].config, depth=23)
+    source = checkpoint_of("timm", config)
+    source.json = {"architecture": "vit_large_patch16_224"}
+    with pytest.raises(ValueError, match="does not store the number of heads"):
+        find(source)
 
 
 @pytest.mark.parametrize("depth", [1, 8])
