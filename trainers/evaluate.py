@@ -62,7 +62,9 @@ def main(arguments):
                 report, many, other and other.report
             ),
         )
-    folder = choose_folder(source, folder, FLAGS.patch_size)
+    folder = choose_folder(
+        source, dataset, folder, FLAGS.preprocess, FLAGS.patch_size
+    )
     if folder:
         print(
             f"Report: {folder}/evaluation.html, evaluation.json, "

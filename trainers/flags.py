@@ -76,8 +76,9 @@ def define_evaluation_flags():
     flags.DEFINE_string(
         "report_dir",
         None,
-        "Folder to write the report to. Default: the folder of the run; with "
-        "--model, the report is only printed.",
+        "Folder to write the report to. Default: the folder of the run; an "
+        "evaluation of another data set, preprocessing or patch size has a "
+        "folder of its own there. With --model, the report is only printed.",
     )
 
 

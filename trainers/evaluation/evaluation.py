@@ -1,6 +1,8 @@
 """Evaluation of a classifier on a data set: metrics and examples."""
 
 import dataclasses
+import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import keras
@@ -74,8 +76,9 @@ def evaluate(
         preprocess: The operations on images before the model, see
             `eval_batches`; None for those of the run.
         max_bad_examples: Number of unreadable images to skip at most.
-        report_dir: Folder to write to; None for the folder of a run, or one
-            in it for another patch size, and to write nothing for other models.
+        report_dir: Folder to write to; None for the folder of a run, or one in
+            it for another data set, preprocessing or patch size (see
+            `choose_folder`), and to write nothing for other models.
         other: The evaluation of another model on the same images, to show
             beside this one on the page.
         patch_size: Side of the patches in pixels, to which the kernel of the
@@ -97,7 +100,7 @@ def evaluate(
             allowed cannot be read, or `other` is of other images.
         OSError: If a file cannot be written.
     """
-    folder = choose_folder(source, report_dir, patch_size)
+    folder = choose_folder(source, dataset, report_dir, preprocess, patch_size)
     check_report_dir(source, folder)
     preprocess = source.preprocess if preprocess is None else preprocess
     model = with_patch_size(source.load_model(), patch_size)
@@ -140,21 +143,42 @@ def evaluate(
 
 def choose_folder(
     source: RunFolder | NamedModel,
+    dataset: ImageDataset,
     report_dir: Path | None,
+    preprocess: str | None,
     patch_size: int | None,
 ) -> Path | None:
     """Return the folder to write the report of an evaluation to.
 
+    The report in the folder of a run is of the model, the data set and the
+    preprocessing of its recipe. Others are in folders in it, which are named
+    by what is not of the recipe: `dataset_cifar10/patch_size_8`.
+
     Args:
         source: What is evaluated.
-        report_dir: See `evaluate`.
+        dataset: See `evaluate`.
+        report_dir: See there.
+        preprocess: See there.
         patch_size: See there.
     """
     if report_dir or not source.folder:
         return report_dir
-    if patch_size:  # Beside the report of the model as it was trained.
-        return source.folder / f"patch_size_{patch_size}"
-    return source.folder
+    folder, recipe = source.folder, source.load_recipe()
+    if dataset.name != recipe.dataset:
+        folder = folder / name_folder(f"dataset_{dataset.name}")
+    if preprocess not in (None, recipe.eval_preprocess):
+        folder = folder / name_folder(f"preprocess_{preprocess}")
+    if patch_size:
+        folder = folder / f"patch_size_{patch_size}"
+    return folder
+
+
+def name_folder(text: str) -> str:
+    """Return a text as a name of a folder; other texts have other names."""
+    name = re.sub(r"[^\w.-]+", "_", text)[:LONGEST_NAME].rstrip("_")
+    if name == text:
+        return name
+    return f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def check_report_dir(source: RunFolder | NamedModel, folder: Path | None):
@@ -303,3 +327,4 @@ def check_logits(model: keras.Model, dataset: ImageDataset):
 
 
 NUM_CLASSES_NAMED = 5
+LONGEST_NAME = 60  # Of a folder, in characters of up to 4 bytes.

@@ -169,7 +169,8 @@ def entries_of_model(source: RunFolder | NamedModel) -> dict:
 def read_figures(run: RunFolder, recipe: Recipe) -> dict | None:
     """Return the report of the evaluation of a run; None if there is none.
 
-    An evaluation of a model that the run had earlier counts as none.
+    An evaluation of a model that the run had earlier counts as none, and so
+    does one of other data, of other preprocessing or of another patch size.
 
     Raises:
         ContentError: If its file is damaged.
@@ -180,7 +181,13 @@ def read_figures(run: RunFolder, recipe: Recipe) -> dict | None:
 
     def parse(text):
         report = parse_object(text)
-        if report.get("dataset") != recipe.dataset or run.is_outdated(report):
+        preprocess = recipe.eval_preprocess
+        is_as_trained = (
+            report.get("dataset") == recipe.dataset
+            and report.get("preprocess", preprocess) == preprocess
+            and "patch_size" not in report
+        )
+        if not is_as_trained or run.is_outdated(report):
             return None
         return report | {name: report[name] for name in CARD_FIGURES}
 

@@ -20,7 +20,7 @@ from tests.trainers.made import (
 )
 from trainers.commands import open_source
 from trainers.evaluation import image_predictions as examples
-from trainers.evaluation.evaluation import evaluate
+from trainers.evaluation.evaluation import choose_folder, evaluate
 from trainers.evaluation.image_predictions import (
     PREDICTIONS_NAME,
     ImagePrediction,
@@ -172,6 +172,47 @@ def test_report_says_what_was_evaluated_and_goes_where_it_should(
     assert report["model"] == str(run.folder)
     assert (report["dataset"], report["split"]) == ("digits", "test")
     assert report["preprocess"] == "" and report["num_left_out"] == 0
+
+
+@pytest.mark.parametrize(
+    "name, choices, folder",
+    [
+        ("digits", {}, ""),
+        ("digits", {"preprocess": ""}, ""),
+        ("digits", {"patch_size": 8}, "patch_size_8"),
+        ("mnist", {}, "dataset_mnist"),
+        ("mnist", {"patch_size": 8}, "dataset_mnist/patch_size_8"),
+        ("folder:/a/b c", {}, "dataset_folder_a_b_c_[0-9a-f]{8}"),
+        (
+            "folder:" + 300 * "猫",
+            {"preprocess": "value_range(0, 1)"},
+            "dataset_folder_猫+_[0-9a-f]{8}/"
+            "preprocess_value_range_0_1_[0-9a-f]{8}",
+        ),
+    ],
+)
+def test_the_report_of_a_run_is_as_it_was_trained(
+    run, digits, name, choices, folder
+):
+    dataset = dataclasses.replace(digits, name=name)
+    choices = {"preprocess": None, "patch_size": None} | choices
+    found = choose_folder(run, dataset, None, **choices)
+    place = found.relative_to(run.folder)
+    assert re.fullmatch(folder or r"\.", str(place))
+    assert all(len(part.encode()) <= 255 for part in place.parts)
+    assert choose_folder(run, dataset, run.folder, **choices) == run.folder
+
+
+def test_folders_of_reports_of_different_data_differ(run, digits):
+    names = ["folder:a/b", "folder:a_b", "folder_a_b", f"folder:{99 * 'a'}"]
+    names.append(names[-1] + "a")
+    folders = {
+        choose_folder(
+            run, dataclasses.replace(digits, name=name), None, None, None
+        )
+        for name in names
+    }
+    assert len(folders) == len(names)
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_work(

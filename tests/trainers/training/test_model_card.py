@@ -51,10 +51,16 @@ def test_the_figures_are_those_of_the_evaluation(card, run):
     assert model["name"] == run.folder.name
     assert result["metrics"] == [{"type": "accuracy", "value": 0.9}]
     assert "accuracy 90.00% (95 % interval: 86.00% to 93.00%)" in text
-    for change in ({"dataset": "others"}, {"model_digest": "of an old one"}):
+    for change in (
+        {"dataset": "others"},
+        {"preprocess": "resize(9)"},
+        {"patch_size": 4},
+        {"model_digest": "of an old one"},
+    ):
         path.write_text(json.dumps({**report, **change}))
         assert "Not evaluated yet" in card()[1]
-    path.write_text(json.dumps({**report, "model_digest": run.digest}))
+    own = {"model_digest": run.digest, "preprocess": run.preprocess}
+    path.write_text(json.dumps({**report, **own}))
     assert "accuracy 90.00%" in card()[1]
     path.unlink()
 
