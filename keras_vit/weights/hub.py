@@ -194,7 +194,7 @@ def fetch_repository(repository: Repository) -> pathlib.Path:
     if (folder / SHARD_INDEX).is_file():
         shards = read_json(folder / SHARD_INDEX).get("weight_map") or {}
         for file in sorted(set(map(str, shards.values()))):
-            # open_checkpoint refuses other names.
+            # `open_file` refuses other names.
             if file == os.path.basename(file):
                 _fetch(repository, file)
     for file in DESCRIPTIONS:

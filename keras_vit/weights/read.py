@@ -8,6 +8,7 @@ weight is assigned: after an error, an existing model is unchanged.
 import dataclasses
 import math
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
@@ -34,6 +35,7 @@ from keras_vit.weights.families.family import (
     HEAD_LAYERS,
     LATER_FIELDS,
     POSITION_TABLE,
+    effective_fields,
     shapes_of,
 )
 from keras_vit.weights.families.inference import PATCHES, PUBLISHED, Known
@@ -56,7 +58,7 @@ class LoadReport:
     Args:
         path: The file or folder that was read.
         layout: Its family, a key of LAYOUTS.
-        used: Names of the arrays in the file that were loaded.
+        used: Names of the arrays in the file that were read.
         resized: Weights that were resized, with the sizes and the rule.
         reset: Weights of the model that were initialised anew.
         ignored: Names of the arrays in the file that were not loaded.
@@ -78,8 +80,7 @@ class LoadReport:
     def with_reset(self, paths: Iterable[str]) -> "LoadReport":
         """Return the report of a model with new weights at further paths."""
         new = dict.fromkeys([*self.reset, *paths])
-        used = tuple(name for name in self.used if name not in new)
-        return dataclasses.replace(self, used=used, reset=tuple(new))
+        return dataclasses.replace(self, reset=tuple(new))
 
     def __str__(self):
         lines = [f"{self.path} ({self.layout}): {len(self.used)} arrays used"]
@@ -142,7 +143,8 @@ def from_checkpoint(
             with a warning.
         architecture: Name of the architecture in the code of the family, such
             as timm's "vit_base_patch16_clip_224", for a file without its
-            `config.json`. It tells what names and shapes do not.
+            `config.json`; a tag may follow, such as ".openai". It tells what
+            names and shapes do not.
         classifier_activation: Activation of the head, such as "softmax";
             "linear" for logits. Default: that which the file states, or
             logits.
@@ -165,6 +167,7 @@ def from_checkpoint(
         ValueError: If the file is damaged, incomplete or of no known family,
             or if it leaves a setting open that needs an argument. The message
             names the file and every array that does not fit.
+        ConnectionError: If a download fails.
     """
     check_fields(overrides, RENAMED_FIELDS)
     fields = dict(overrides)
@@ -189,10 +192,11 @@ def from_checkpoint(
         config = change_config(found.config, changes)
         if config.classifier_activation == "linear":
             config = dataclasses.replace(config, classifier_activation=None)
-        model = VisionTransformer(config, dtype=dtype, name=name)
         rules = head, position_resize, patch_resize
+        plan = Plan(found, config, *rules, is_new=True)
+        model = VisionTransformer(config, dtype=dtype, name=name)
         # Only here: for an existing model, nothing has to be assumed.
-        Plan(found, config, *rules, is_new=True).load(model, found.notes)
+        plan.load(model, found.notes)
     # Notes on fields that the caller passed are not repeated.
     warn(model.load_report, stacklevel=2, without=set(overrides))
     return model
@@ -207,6 +211,9 @@ def read_preprocessing(
 ) -> Preprocessing:
     """Return the preprocessing of a checkpoint's model; no weight is read.
 
+    That of the ViT of 2021, `Preprocessing("vit")`, if the file does not tell;
+    the `preprocessing` of a `LoadReport` is None then.
+
     Args:
         path_or_name: See `from_checkpoint`, as for the other arguments.
         num_heads: Number of attention heads.
@@ -214,7 +221,7 @@ def read_preprocessing(
         architecture: Name of the architecture.
 
     Raises:
-        ValueError: As `from_checkpoint` does.
+        ValueError, ConnectionError: As `from_checkpoint` does.
     """
     known = Known(num_heads, image_size, architecture=architecture)
     with open_file(locate(path_or_name)) as file:
@@ -251,6 +258,7 @@ def load_checkpoint(
     Raises:
         ValueError: If the file does not fit the model. The message names every
             array that does not fit.
+        ConnectionError: If a download fails.
     """
     check_vision_transformer(model)
     if is_quantized(model):
@@ -387,19 +395,22 @@ class Plan:
         found, stacks = self.found, {}
         notes = [*notes, *self._differences()]
         weights = {weight.path: weight for weight in model.weights}
+        has_scores = []  # Of each kernel of the head that is loaded.
         # Weights that share a stacked array follow each other, so each array
         # is read once and few are in memory at a time.
         for step in sorted(self.steps, key=lambda row: str(row.places)):
             value = step.make(self._read(step.places, stacks))
             weights[step.path].assign(value)
-            if step.path == "predictions/kernel" and not value.any():
-                why = OF_2020 if value.shape[-1] == 21_843 else ""
-                notes.append(
-                    f"The head of {found.file.path} is all zeros: every class "
-                    f"gets the same score.{why} Fine-tune the head, or use the "
-                    "features before it."
-                )
+            if re.fullmatch(r"predictions/(.+/)?kernel", step.path):
+                has_scores.append(value.any())
             del value  # It would keep its stack while the next one is read.
+        if has_scores and not any(has_scores):
+            why = OF_2020 if self.config.num_classes == 21_843 else ""
+            notes.append(
+                f"The head of {found.file.path} is all zeros: every class "
+                f"gets the same score.{why} Fine-tune the head, or use the "
+                "features before it."
+            )
         for path in self.reset:
             first, *inner, name = path.split("/")
             layer = model.get_layer(first)
@@ -620,10 +631,11 @@ class Plan:
     def _differences(self) -> Iterator[str]:
         """Yield the reasons why outputs differ from those of the source."""
         found, config = self.found, self.config
-        for field in COMPARED:
-            source, model = getattr(found.config, field), getattr(config, field)
-            if field in ROTARY_CHOICES and config.rotary_positions == "none":
-                continue
+        sources, models = (
+            effective_fields(row, config) for row in (found.config, config)
+        )
+        for field in (field for field in COMPARED if field in models):
+            source, model = sources[field], models[field]
             if source == model or field == "pooling" and not config.num_classes:
                 continue
             yield (
@@ -699,17 +711,12 @@ RENAMED_FIELDS = {
     "include_top": "classes",
     "input_shape": "image_size",
 }
-ROTARY_CHOICES = (
-    "rotary_temperature",
-    "rotary_axes",
-    "rotary_reference_size",
-    "rotary_offset",
-)
 # Fields of ViTConfig that do not affect the weights, but the outputs.
 COMPARED = (
     "activation",
     "layer_norm_epsilon",
     "stem_epsilons",
+    "position_embedding",
     "pooling",
     # Without an effect: the weights are added to others, or are zero.
     *(
@@ -717,5 +724,8 @@ COMPARED = (
         for field in LATER_FIELDS
         if field not in ("use_prefix_positions", "qkv_bias", "use_patch_bias")
     ),
-    *ROTARY_CHOICES,
+    "rotary_temperature",
+    "rotary_axes",
+    "rotary_reference_size",
+    "rotary_offset",
 )

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_vit.files import draft_folder
-from keras_vit.layers import ROTARY_POSITIONS
 from keras_vit.layers.base import as_float32, is_quantized
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.tuning import merged_values
@@ -33,6 +32,7 @@ from keras_vit.weights.families.family import (
     POSITION_TABLE,
     Dialect,
     Family,
+    effective_fields,
     rename,
 )
 from keras_vit.weights.families.inference import Shapes
@@ -219,11 +219,13 @@ def _check_readable(written, parts, config, about, is_folder) -> list[str]:
     found = family.read(written.files.get("config.json", about), shapes)
     if shapes.questions:
         raise ValueError(" ".join(shapes.questions))
-    theirs = _told_fields(found, config)
+    written_fields, read_fields = (
+        effective_fields(row, config) for row in (config, found)
+    )
     different = [
-        f"{field}={value!r}, which would be read as {theirs[field]!r}"
-        for field, value in _told_fields(config, config).items()
-        if value != theirs[field]
+        f"{field}={value!r}, which would be read as {read_fields[field]!r}"
+        for field, value in written_fields.items()
+        if value != read_fields[field] and field not in UNSTORED
     ]
     if different:
         raise ValueError(f"the model has {'; '.join(different)}")
@@ -233,8 +235,7 @@ def _check_readable(written, parts, config, about, is_folder) -> list[str]:
         theirs = written.computes.get(field, getattr(family, field))
         if is_folder:
             theirs = getattr(found, field)
-        is_used = field != "stem_epsilons" or config.stem_stages is not None
-        if ours != theirs and is_used:
+        if ours != theirs and field in written_fields:
             advice = advice.format(theirs) or written.advice.get(field, "")
             notes.append(
                 f"the model has {field}={ours!r} and {family.title} "
@@ -243,46 +244,6 @@ def _check_readable(written, parts, config, about, is_folder) -> list[str]:
     if notes and is_folder:
         raise ValueError(" ".join(notes))
     return notes
-
-
-def _told_fields(found: ViTConfig, config: ViTConfig) -> dict:
-    """Return the fields of `found` that matter for the outputs of `config`.
-
-    Each with its default, and whether there is a layer scale at all.
-    """
-    told = {
-        field.name: getattr(found, field.name)
-        for field in dataclasses.fields(found)
-        if field.name not in UNSTORED
-    }
-    told["layer_scale_init"] = found.layer_scale_init is not None
-    told["pooling_heads"] = found.pooling_heads or found.num_heads
-    told["pooling_mlp_dim"] = found.pooling_mlp_dim or found.mlp_dim
-    pooling, rotary = config.pooling, config.rotary_positions
-    is_whole = pooling == "none" and not config.representation_size
-    needed = getattr(ROTARY_POSITIONS.get(rotary), "needs", ())
-    skipped = {
-        # Without a head, the features may be read anywhere.
-        "pooling": is_whole and not config.num_classes,
-        "pooling_indices": pooling != "prefix",
-        "pooling_heads": not pooling.startswith("map"),
-        "layer_scale_branches": config.layer_scale_init is None,
-        "relative_hidden_dim": config.relative_positions == "none",
-        "use_shared_relative_positions": config.relative_positions == "none",
-        "use_prefix_positions": config.position_embedding == "none"
-        or not config.num_prefix_tokens,
-        "qk_norm": config.num_heads == 1,  # A head is the whole width.
-    }
-    return {
-        name: value
-        for name, value in told.items()
-        if not skipped.get(name)
-        and (
-            name == "rotary_positions"
-            or not name.startswith("rotary_")
-            or name in needed
-        )
-    }
 
 
 # Fields that a file cannot record, and what to do about a difference.
@@ -428,6 +389,8 @@ def _write_folder(path, arrays, about, jsons: dict[str, dict]):
             f"{', '.join(others)} there would be read in place of new files. "
             f"Received: {path}"
         )
+    # In a folder, the JSON files state it, for every library.
+    about = {key: row for key, row in about.items() if key != "preprocessing"}
     # All files are complete before the first one replaces an old file.
     with draft_folder(path) as draft:
         _write_file(draft / WEIGHTS, arrays, about)

@@ -16,6 +16,7 @@ from keras_vit import (
     save_checkpoint,
 )
 from keras_vit.layers.resize import resize_patch_kernel, resize_positions
+from keras_vit.weights import read
 from keras_vit.weights.containers import open_file
 from tests.tiny import LATER_KINDS, noise, randomize, tiny_config, to_numpy
 from tests.weights.cases import (
@@ -31,6 +32,8 @@ from tests.weights.cases import (
 )
 
 PRE_LOGITS = "official_pre_logits.npz"
+SINCOS = "big_vision_sincos_rep.npz"
+MAP = {"pooling": "map", "use_class_token": False}
 
 
 def fresh(name, **changes):
@@ -212,6 +215,22 @@ def test_a_zero_head_is_warned_of(tmp_path):
     assert "issues" not in str(caught[0].message)
 
 
+@pytest.mark.parametrize("value", [0, 1])
+def test_two_zero_heads_are_warned_of_once(tmp_path, value):
+    """Unless the other head has scores."""
+    source = make(**LATER_KINDS["deit"], activation="exact")
+    heads = source.get_layer("predictions")
+    heads.class_head.kernel.assign(keras.ops.zeros((24, 7)))
+    heads.teacher_head.kernel.assign(keras.ops.full((24, 7), value))
+    path = tmp_path / "deit.safetensors"
+    save_checkpoint(source, path, layout="timm")
+    model = make(**LATER_KINDS["deit"], activation="exact")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        notes = load_checkpoint(model, path).notes
+    assert len(notes) == len(caught) == 1 - value
+
+
 # ---------------------------------------------------------- sizes and channels
 
 
@@ -346,27 +365,53 @@ def test_another_number_of_registers_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("field", "ours", "theirs"),
+    ("name", "field", "ours", "theirs"),
     [
-        ("activation", "tanh", "exact"),
-        ("layer_norm_epsilon", 1e-3, 1e-6),
-        ("pooling", "avg", "token"),
+        (TIMM, "activation", "tanh", "exact"),
+        (TIMM, "layer_norm_epsilon", 1e-3, 1e-6),
+        (TIMM, "pooling", "avg", "token"),
+        (SINCOS, "position_embedding", "sincos_1d", "sincos_2d"),
+        (SINCOS, "position_embedding", "none", "sincos_2d"),
     ],
 )
-def test_what_answers_otherwise_is_warned_of(field, ours, theirs):
-    model = fresh(TIMM, **{field: ours})
+def test_what_answers_otherwise_is_warned_of(name, field, ours, theirs):
+    model = fresh(name, **{field: ours})
     with pytest.warns(UserWarning, match=re.escape(f"`{field}={theirs!r}`")):
-        report = load_checkpoint(model, path_of(TIMM))
+        report = load_checkpoint(model, path_of(name))
     assert len(report.notes) == 1
     # Chosen by name it is no surprise.
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        chosen = from_checkpoint(path_of(TIMM), **{field: ours})
+        chosen = from_checkpoint(path_of(name), **{field: ours})
     assert chosen.load_report.notes == report.notes
-    mended = fresh(TIMM)
+    mended = fresh(name)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert not load_checkpoint(mended, path_of(TIMM)).notes
+        assert not load_checkpoint(mended, path_of(name)).notes
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        # The weights replace the initial value.
+        ({"layer_scale_init": 1e-5}, {"layer_scale_init": 0.1}),
+        # Their defaults in numbers.
+        (MAP, {**MAP, "pooling_heads": 3, "pooling_mlp_dim": 48}),
+        # Of attention pooling alone.
+        ({}, {"pooling_heads": 2}),
+    ],
+    ids=str,
+)
+def test_what_answers_the_same_is_not_warned_of(tmp_path, theirs, ours):
+    path = tmp_path / "m.safetensors"
+    source = make(activation="exact", **theirs)
+    save_checkpoint(source, path, layout="timm")
+    model = make(activation="exact", **ours)
+    assert not load_checkpoint(model, path).notes
+    images = noise(1, 32, 32, 3)
+    np.testing.assert_array_equal(
+        to_numpy(model(images)), to_numpy(source(images))
+    )
 
 
 def test_a_quantized_model_is_refused():
@@ -436,6 +481,12 @@ def test_errors_name_the_argument(name):
     with pytest.raises(ValueError) as error:
         call()
     assert words in str(error.value)
+
+
+def test_a_choice_is_checked_before_a_model_is_built(monkeypatch):
+    monkeypatch.setattr(read, "VisionTransformer", None)
+    with pytest.raises(ValueError, match="`head`"):
+        from_checkpoint(path_of(TOKEN), head="new")
 
 
 # ------------------------------------------------------------ from_checkpoint

@@ -14,12 +14,12 @@ import math
 import random
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
-from keras_vit.layers import POSITION_EMBEDDINGS
+from keras_vit.layers import POSITION_EMBEDDINGS, ROTARY_POSITIONS
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.weights.families.inference import (
@@ -374,6 +374,47 @@ def split_projections(
 
 
 # ------------------------------------------------------------ paths and shapes
+
+
+def effective_fields(found: ViTConfig, config: ViTConfig) -> dict[str, Any]:
+    """Return the fields of `found` that matter for the outputs of `config`.
+
+    Each with its default, and of LayerScale only whether there is one.
+    """
+    fields = {
+        field.name: getattr(found, field.name)
+        for field in dataclasses.fields(found)
+    }
+    fields["layer_scale_init"] = found.layer_scale_init is not None
+    fields["pooling_heads"] = found.pooling_heads or found.num_heads
+    fields["pooling_mlp_dim"] = found.pooling_mlp_dim or found.mlp_dim
+    pooling, rotary = config.pooling, config.rotary_positions
+    is_whole = pooling == "none" and not config.representation_size
+    needed = getattr(ROTARY_POSITIONS.get(rotary), "needs", ())
+    skipped = {
+        # Without a head, the features may be read anywhere.
+        "pooling": is_whole and not config.num_classes,
+        "pooling_indices": pooling != "prefix",
+        "pooling_heads": not pooling.startswith("map"),
+        "pooling_mlp_dim": not pooling.startswith("map"),
+        "stem_epsilons": config.stem_stages is None,
+        "layer_scale_branches": config.layer_scale_init is None,
+        "relative_hidden_dim": config.relative_positions == "none",
+        "use_shared_relative_positions": config.relative_positions == "none",
+        "use_prefix_positions": config.position_embedding == "none"
+        or not config.num_prefix_tokens,
+        "qk_norm": config.num_heads == 1,  # A head is the whole width.
+    }
+    return {
+        name: value
+        for name, value in fields.items()
+        if not skipped.get(name)
+        and (
+            name == "rotary_positions"
+            or not name.startswith("rotary_")
+            or name in needed
+        )
+    }
 
 
 def shapes_of(config: ViTConfig) -> dict[str, tuple]:
