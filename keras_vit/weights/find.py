@@ -86,14 +86,14 @@ def find(file: File, known: Known = NOTHING_KNOWN) -> Found:
         parts = family.names(config)
         ignored += _check_complete(file, places, config, parts, shapes, wrapper)
 
-        def read_ignored(end):
-            stored = (n for n in ignored if n.rpartition(".")[2] == end)
-            name = next(stored, None)
-            return None if name is None else file.read(name)
-
-        config = family.settle(config, read_ignored)
+        constants = {}
+        for name in ignored:
+            end = name.rpartition(".")[2]
+            if end in CONSTANTS and end not in constants:
+                constants[end] = file.read(name)
+        config = family.settle(config, constants)
         # RADIO normalises its images itself.
-        pair = [read_ignored(f"norm_{part}") for part in ("mean", "std")]
+        pair = [constants.get(f"norm_{part}") for part in ("mean", "std")]
         if key == "timm" and any(array is not None for array in pair):
             settings = add_conditioner(settings, *pair)
     table = shapes.of(POSITION_TABLE)
@@ -250,6 +250,8 @@ def _name(file, family, inside, ignored) -> tuple[Family, str, dict]:
     return family.with_variants(variants), dialect, places
 
 
+# The ends of names of arrays that are no weights, and are read.
+CONSTANTS = ("norm_mean", "norm_std", "periods", "summary_idxs")
 # What compilers and parallel training write into names, at any place.
 MARKS = (
     r"(?<![^.])(_orig_mod|module|_fsdp_wrapped_module|"

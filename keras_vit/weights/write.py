@@ -126,10 +126,14 @@ def save_checkpoint(
     dialect = _pick_dialect(model, layout, family, written.dialect, dialect)
     arrays = _arrays(model, values, written, parts, dialect, config)
     arrays = {endings[ending] + name: row for name, row in arrays.items()}
-    if ending:
-        _write_file(path, arrays, about)
+    made = ((name, arrays[name].make()) for name in sorted(arrays))
+    shapes = {name: row.shape for name, row in arrays.items()}
+    if ending == ".npz":
+        write_npz(path, made, about)
+    elif ending:
+        write_safetensors(path, made, shapes, about)
     else:
-        _write_folder(path, arrays, about, written.files)
+        _write_folder(path, made, shapes, about, written.files)
         notes = [*written.notes, *notes]
     settings = model.config.preprocessing
     if model.config.num_classes and model.config.classifier_activation:
@@ -368,16 +372,7 @@ def _positions(model, values, written, config) -> dict[str, Callable]:
 # ---------------------------------------------------------- files and folders
 
 
-def _write_file(path, arrays, about):
-    made = ((name, arrays[name].make()) for name in sorted(arrays))
-    if path.suffix.lower() == ".npz":
-        write_npz(path, made, about)
-    else:
-        shapes = {name: row.shape for name, row in arrays.items()}
-        write_safetensors(path, made, shapes, about)
-
-
-def _write_folder(path, arrays, about, jsons: dict[str, dict]):
+def _write_folder(path, made, shapes, about, jsons: dict[str, dict]):
     """Write `model.safetensors` and JSON files."""
     if path.exists() and not path.is_dir():
         raise ValueError(f"`path` must be a folder. Received: {path}")
@@ -393,7 +388,7 @@ def _write_folder(path, arrays, about, jsons: dict[str, dict]):
     about = {key: row for key, row in about.items() if key != "preprocessing"}
     # All files are complete before the first one replaces an old file.
     with draft_folder(path) as draft:
-        _write_file(draft / WEIGHTS, arrays, about)
+        write_safetensors(draft / WEIGHTS, made, shapes, about)
         for name, value in jsons.items():
             write_json(draft / name, value)
         path.mkdir(exist_ok=True)

@@ -311,11 +311,12 @@ class Family:
         """Yield parts of a model, each with fields that no file shows."""
         return ()
 
-    def settle(self, config: ViTConfig, read: Callable) -> ViTConfig:
+    def settle(
+        self, config: ViTConfig, constants: dict[str, np.ndarray]
+    ) -> ViTConfig:
         """Return the configuration with the constants in a file.
 
-        `read` returns an array that is not a weight by the end of its name,
-        None without it.
+        They are arrays that are no weights, by the ends of their names.
         """
         return config
 

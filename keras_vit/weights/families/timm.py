@@ -504,19 +504,20 @@ class Timm(Family):
             config = _assume(config, hints, shapes)
         return config
 
-    def settle(self, config, read):
+    def settle(self, config, constants):
         """Return the configuration with the constants in a file.
 
         The code of DINOv3 computes with the periods in its files, which are
         rounded. RADIO states which class tokens its summary joins.
         """
-        summary = read("summary_idxs")
+        summary = constants.get("summary_idxs")
         if config.pooling == "prefix":
             if summary is None:
                 raise ValueError("it lacks summary_idxs.")
             indices = tuple(int(index) for index in summary)
             config = dataclasses.replace(config, pooling_indices=indices)
-        periods, kind = read("periods"), config.rotary_positions
+        periods = constants.get("periods")
+        kind = config.rotary_positions
         if periods is None:
             return config
         if kind == "centered":
