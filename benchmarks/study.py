@@ -338,14 +338,14 @@ def train_once(
     stopwatch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
         trainer = prepare(recipe, folder, build=build)
-        logs = train_job(trainer, [stopwatch], evaluations)
+        logs = train_whole(trainer, [stopwatch], evaluations)
     logs |= {"accuracy": logs["val_accuracy"], "loss": logs["val_loss"]}
     milliseconds = statistics.median(stopwatch.milliseconds or [0.0])
     found = tuple(stopwatch.evaluations)
     return Trained(trainer.loop.model, logs, trainer, found, milliseconds)
 
 
-def train_job(
+def train_whole(
     trainer: Trainer, callbacks: Iterable = (), evaluations: int = 1
 ) -> dict:
     """Train a run of a recipe with `total_steps` without checkpoints."""

@@ -87,7 +87,8 @@ def define_worker_flags():
     flags.DEFINE_string(
         "workers",
         None,
-        "For --strategy=multi_worker: host:port of all processes, with commas. "
+        "For --strategy=multi_worker, and any of JAX over several processes: "
+        "host:port of all processes, with commas. "
         "Default: from TF_CONFIG or Slurm.",
     )
     flags.DEFINE_integer(

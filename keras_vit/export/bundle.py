@@ -292,6 +292,13 @@ def export_file(
     check_exportable(model, images)
     if format is None:
         found = [k for k, row in FORMATS.items() if row.suffix == path.suffix]
+        # A folder may be a version, such as "1.5".
+        if not found and not path.suffix[1:].isdigit():
+            endings = {row.suffix for row in FORMATS.values()} - {""}
+            raise ValueError(
+                f"`path` must end in {', '.join(sorted(endings))}, or have no "
+                f"ending. Received: path={str(path)!r}"
+            )
         format = found[0] if len(found) == 1 else "saved_model"
     row = pick(FORMATS, format, "format")
     if path.suffix != row.suffix and row.suffix:
@@ -343,10 +350,10 @@ def check_formats(formats: Sequence[str], options: ExportOptions):
         ModuleNotFoundError: If a package is missing.
     """
     check_backend()
-    if not formats:
+    if not formats or len(set(formats)) < len(formats):
         raise ValueError(
-            "`formats` must name one or more of "
-            f"{', '.join(FORMATS)}. Received: none"
+            f"`formats` must name one or more of {', '.join(FORMATS)}, each "
+            f"once. Received: {', '.join(formats) or 'none'}"
         )
     for row in [pick(FORMATS, key, "formats") for key in formats]:
         row.check_options(options)

@@ -16,6 +16,7 @@ from keras_vit.errors import missing_packages
 from keras_vit.export.agreement import (
     Agreement,
     Tolerance,
+    compare,
     compare_outputs,
     expected_outputs,
     find_wrong_scale,
@@ -405,6 +406,16 @@ class ExportRequest:
             return self.expected
         return expected_outputs(self.float32_model, self.images)
 
+    @functools.cached_property
+    def float32_faults(self) -> tuple[str, ...]:
+        """Faults of the model in float32, compared with the model itself."""
+        if self.float32_model is self.model:
+            return ()
+        found = compare(
+            self.expected, self.float32_expected, Tolerance(cosine=0.99)
+        )
+        return tuple(f"the model in float32: {x}" for x in found.faults)
+
     def ask(self, inputs=None, seen=None) -> "list[Question]":
         """Return the question of a file with one input.
 
@@ -535,11 +546,25 @@ def write_and_compare(
                 question.inputs,
                 written.loaded.shape[0],
             )
-            parts[question.about or question.signature] = compare_outputs(
-                question.expected,
-                found,
-                question.tolerance or request.tolerance or written.tolerance,
+            tolerance = (
+                question.tolerance or request.tolerance or written.tolerance
             )
+            agreement = compare_outputs(question.expected, found, tolerance)
+            if written.loaded.shape[0] is None and len(question.inputs) > 1:
+                # A file for any number of images may hold a fixed one.
+                alone = compare_outputs(
+                    {name: x[:1] for name, x in question.expected.items()},
+                    written.loaded.call(
+                        question.inputs[:1], signature=question.signature
+                    ),
+                    tolerance,
+                )
+                faults = (f"one input alone: {x}" for x in alone.faults)
+                agreement = dataclasses.replace(
+                    agreement, faults=(*agreement.faults, *faults)
+                )
+            parts[question.about or question.signature] = agreement
+        uses_float32 = "float32_model" in vars(request)  # It was made.
         [agreement, *others] = parts.values()
         if others:
             agreement = join(parts)
@@ -549,7 +574,11 @@ def write_and_compare(
                 path=str(path / written.path.relative_to(draft)),
                 kind=written.kind,
                 num_bytes=size_on_disk(written.path),
-                faults=(*wrong_scale, *agreement.faults),
+                faults=(
+                    *wrong_scale,
+                    *(request.float32_faults if uses_float32 else ()),
+                    *agreement.faults,
+                ),
                 warnings=(*agreement.warnings, *written.warnings),
             )
         )

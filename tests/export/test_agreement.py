@@ -66,6 +66,11 @@ def test_answers_of_zeros_point_the_same_way():
     assert report.cosine == 1
 
 
+def test_zeros_in_place_of_answers_are_a_fault():
+    report = compare(np.ones((2, 3)), np.zeros((2, 3)), Tolerance(cosine=0.9))
+    assert report.cosine == 0 and report.faults
+
+
 @pytest.mark.parametrize("size", [0.01, 1, 50])
 def test_large_answers_may_differ_by_more(size):
     """Large ones by 1e-5 of their size; small ones by 1e-5 absolute."""
@@ -150,6 +155,14 @@ RANKING = {
     "labels": np.array([["a", "b", "c"]]),
     "probabilities": np.array([[0.45, 0.449, 0.101]]),
 }
+
+
+def test_two_classes_may_have_one_name():
+    answers = {
+        "labels": np.array([["crane", "crane", "b"]]),
+        "probabilities": np.array([[0.5, 0.3, 0.2]]),
+    }
+    assert not compare_outputs(answers, answers, FLOAT32).faults
 
 
 @pytest.mark.parametrize(

@@ -138,11 +138,12 @@ def test_an_export_that_differs_leaves_nothing(
     [
         ({"formats": ["saved_model", "onx"]}, "`formats` .*'onnx'"),
         ({"formats": []}, "`formats`"),
+        ({"formats": ["saved_model"] * 2}, "`formats` .*each once"),
         ({"tflite_quantizations": ["int4"]}, "`tflite_quantizations` .*int4"),
         ({"tflite_quantizations": []}, "`tflite_quantizations`"),
         ({"tflite_quantizations": ["float32"] * 2}, "each once"),
         ({"tflite_quantizations": ["int8"]}, "`calibration_images`"),
-        ({"tflite_batch_size": 0}, "`batch_size`"),
+        ({"tflite_batch_size": 0}, "`tflite_batch_size`"),
         ({"name": "a/b"}, "`name` must consist of the letters.*a/b"),
         ({"name": ".hidden"}, "`name`"),
         ({"name": "models.config"}, "not be models.config"),

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.export import export_file
+from keras_vit.export import DisagreementError, contract, export_file
 from keras_vit.export.contract import compute_dtypes, in_float32
 from tests.export.conftest import make_model
 
@@ -52,6 +52,22 @@ def test_a_sequential_model_of_mixed_precision_goes_to_tflite(images, tmp_path):
     choices = {"tflite_quantizations": ["float32"]}
     report = export_file(model, tmp_path / "x.tflite", images, **choices)
     assert report.max_difference < 1e-5
+
+
+def test_a_wrong_copy_in_float32_is_a_fault(images, tmp_path, monkeypatch):
+    """The file agrees with the copy that it was converted from."""
+    model = keras.Sequential([make_model(dtype="mixed_bfloat16")])
+    model.build((None, *images.shape[1:]))
+
+    def convert_wrongly(mixed):
+        copy = in_float32(mixed)
+        copy.set_weights([-w for w in copy.get_weights()])
+        return copy
+
+    monkeypatch.setattr(contract, "in_float32", convert_wrongly)
+    choices = {"tflite_quantizations": ["float32"]}
+    with pytest.raises(DisagreementError, match="the model in float32: "):
+        export_file(model, tmp_path / "x.tflite", images, **choices)
 
 
 def test_float32_models_are_returned_as_they_are(model):

@@ -206,6 +206,7 @@ def test_paths_and_models_that_do_not_fit(model, images, tmp_path):
     for arguments, words in [
         ((model, tmp_path / "old.tflite", images), "`path` must not exist"),
         ((model, tmp_path / "x.h5", images, "onnx"), "end in `.onnx`"),
+        ((model, tmp_path / "x.onxx", images), "`path` must end in .*x.onxx"),
         ((model, path, images, "onx"), "`format` must be one of .*onnx"),
         ((model, path, images[:, :8]), r"`images` .*\(32, 24, 3\)"),
         ((model, path, images[:0]), "at least one image"),

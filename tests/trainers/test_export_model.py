@@ -197,7 +197,7 @@ def test_a_folder_whose_name_is_not_allowed(
         (
             {"tflite_quantizations": ["int8"]},
             ValueError,
-            "--calibration_split.* must be given for quantization='int8'",
+            "--calibration_split.* must be given for .*='int8'",
         ),
         ({"name": "a/b"}, ValueError, "`name` .*or.* --name=a_b"),
         ({"version": 7}, ValueError, "version=7, and 'digits' in .* 7"),

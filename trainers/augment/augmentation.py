@@ -66,7 +66,10 @@ class Augmentation:
         if None in steps:
             return None
         last = steps[-1] if steps else {}
-        if (last.get("height"), last.get("width")) != tuple(image_size):
+        # One that covers the size may be larger than that.
+        is_exact = last.get("kind") in ("resize", "central_crop")
+        size = last.get("height"), last.get("width")
+        if not is_exact or size != tuple(image_size):
             # As in trainers.data.model_inputs.to_model_input.
             steps.append(resize_step(image_size, "bilinear"))
         return steps

@@ -125,11 +125,6 @@ class Engine:
         """Whether this process writes files and reports; only one does."""
         return self.index == 0
 
-    @property
-    def share(self) -> Share:
-        """The part of each batch that this process reads."""
-        return Share(self.num_replicas, self.index, self.num_processes)
-
     def part_from_all(self):
         """Wait until every process has called this method, or one has ended.
 

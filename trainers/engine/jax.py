@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +33,13 @@ from keras_vit.distribution import layout_map
 from keras_vit.tables import pick
 from trainers.engine.cluster import WorkerConfig, find_addresses
 from trainers.engine.engine import Engine, Share
-from trainers.engine.pieces import Pieces, name_variables, write_pieces
+from trainers.engine.pieces import (
+    OF_THE_OTHER_ENGINE,
+    Pieces,
+    are_pieces,
+    name_variables,
+    write_pieces,
+)
 from trainers.engine.rendezvous import (
     WorkerLostError,
     wait_for_first_worker,
@@ -426,7 +433,8 @@ class JaxState:
     """Writes and reads the state of a training in pieces.
 
     Each process writes one file with the pieces that it has; a piece that
-    several devices hold is written once.
+    several devices hold is written once. Checkpoints of the TensorFlow engine
+    are read as well.
 
     Args:
         engine: The engine.
@@ -436,6 +444,11 @@ class JaxState:
     def __init__(self, engine, model, optimizer, loss_scale, numbers: dict):
         self.engine, self.numbers = engine, numbers
         self._variables = name_variables(model, optimizer, loss_scale)
+        self._parts = {
+            "model": model,
+            "optimizer": optimizer,
+            "loss_scale": loss_scale,
+        }
 
     def write(self, path: str):
         """Write the pieces of this process to a file behind `path`."""
@@ -470,6 +483,9 @@ class JaxState:
         Raises:
             ValueError: If a file is damaged, or of a model of other sizes.
         """
+        if not are_pieces(path):
+            self._read_tensorflow(tf.train.load_checkpoint(path))
+            return
         pieces = Pieces(path)
         numbers = {f"numbers/{n}": x for n, x in self.numbers.items()}
         pieces.check_shapes(
@@ -489,6 +505,48 @@ class JaxState:
             )
         for name in self.numbers:
             self.numbers[name] = pieces.read(f"numbers/{name}")
+
+    def _read_tensorflow(self, reader):
+        """Read what the TensorFlow engine has written.
+
+        There, the name of an array is the way to its variable by attributes.
+        """
+        missing = {
+            id(variable): name
+            for name, variable in self._variables.items()
+            if not variable.path.endswith("seed_generator_state")
+        }
+        for key, shape in reader.get_variable_to_shape_map().items():
+            way, is_variable, _ = key.partition("/.ATTRIBUTES/")
+            first, *rest = way.split("/")
+            if first in self.numbers:
+                self.numbers[first] = reader.get_tensor(key)
+            elif is_variable:
+                variable = functools.reduce(_go_on, rest, self._parts[first])
+                if tuple(shape) != tuple(variable.shape):
+                    raise ValueError(f"{way} has another shape")
+                del missing[id(variable)]
+                _assign(variable, reader.get_tensor(key))
+        if missing:
+            names = ", ".join([*missing.values()][:3])
+            raise ValueError(f"{names} are missing")
+        if self.engine.is_writer:
+            print(OF_THE_OTHER_ENGINE, flush=True)
+
+
+def _go_on(place, name: str):
+    """Return what a list, a dictionary or an object has under a name."""
+    if isinstance(place, Sequence):
+        return place[int(name)]
+    return place[name] if isinstance(place, Mapping) else getattr(place, name)
+
+
+def _assign(variable, value):
+    """Set a variable that is split over devices to a whole array."""
+    value = value.astype(variable.value.dtype)
+    variable._value = jax.make_array_from_callback(
+        value.shape, variable.value.sharding, value.__getitem__
+    )
 
 
 def one_device(model_devices, addresses):

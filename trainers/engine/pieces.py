@@ -55,6 +55,12 @@ def write_pieces(path: str, index: int, pieces: dict, shapes: dict):
         file.write(safetensors.numpy.save(pieces, metadata))
 
 
+OF_THE_OTHER_ENGINE = (
+    "The checkpoint is of another engine: the run goes on from its weights, "
+    "the state of its optimizer and its update, but not to the bit."
+)
+
+
 def are_pieces(path: str) -> bool:
     """Return whether a checkpoint consists of pieces."""
     return bool(tf.io.gfile.glob(f"{path}-*.safetensors"))

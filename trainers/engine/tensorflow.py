@@ -17,6 +17,12 @@ from keras_vit.errors import first_line
 from keras_vit.tables import pick
 from trainers.engine.cluster import ALONE, WorkerConfig, find_cluster
 from trainers.engine.engine import Engine, Share
+from trainers.engine.pieces import (
+    OF_THE_OTHER_ENGINE,
+    Pieces,
+    are_pieces,
+    name_variables,
+)
 from trainers.engine.rendezvous import kill_after, wait_for_workers
 from trainers.engine.update import Update, add_share
 
@@ -99,7 +105,7 @@ class TensorFlowEngine(Engine):
 def _is_news(record):
     """Return False for the warning about functions that are compiled often.
 
-    Each update is compiled anew, which TensorFlow takes for one function.
+    Each TensorFlowUpdate is compiled anew, and taken for the same function.
     """
     return "triggered tf.function retracing" not in record.getMessage()
 
@@ -190,9 +196,9 @@ class TensorFlowUpdate:
             batch = (*batch, update.distillation.teach(batch[0]))
         states = update.model.non_trainable_variables
         scale = update.loss_scale.factor if update.loss_scale else 1.0
-        differentiate = self._gradients
+        differentiate = self._compute_gradients
         if update.variants:
-            differentiate = functools.partial(self._choose_variant, number)
+            differentiate = functools.partial(self._variant_gradients, number)
         gradients, changed, measured = differentiate(
             _values(update.model.trainable_variables),
             _values(states),
@@ -237,7 +243,7 @@ class TensorFlowUpdate:
         states = _values(model.non_trainable_variables)
         return self.update.measure(weights, states, batch)
 
-    def _choose_variant(self, number, *arguments):
+    def _variant_gradients(self, number, *arguments):
         """Return the gradients of the variant for the update `number`."""
         count = len(self.update.variants)
         # The same on all replicas.
@@ -246,13 +252,13 @@ class TensorFlowUpdate:
         return tf.switch_case(
             index,
             [
-                functools.partial(self._gradients, *arguments, variant)
+                functools.partial(self._compute_gradients, *arguments, variant)
                 for variant in range(count)
             ],
         )
 
     @functools.cached_property
-    def _gradients(self):
+    def _compute_gradients(self):
         is_whole = self.update.accumulation_steps == 1
         return tf.function(
             self._differentiate if is_whole else self._accumulate,
@@ -405,7 +411,8 @@ def assign_on_replicas(variables: list[tf.Variable], values: list):
 class TensorFlowState:
     """Writes and reads the state of a training as a TensorFlow checkpoint.
 
-    TensorFlow verifies the checksum of each array that it reads.
+    TensorFlow verifies the checksum of each array that it reads. Checkpoints
+    of the JAX engine are read as well.
 
     Args:
         model, optimizer, loss_scale, numbers: See `Engine.state`.
@@ -418,6 +425,7 @@ class TensorFlowState:
             name: tf.Variable(value, name=name)
             for name, value in numbers.items()
         }
+        self._named = name_variables(model, optimizer, loss_scale)
         parts = {"loss_scale": loss_scale} if loss_scale else {}
         self._checkpoint = tf.train.Checkpoint(
             model=model, optimizer=optimizer, **parts, **self._variables
@@ -431,13 +439,24 @@ class TensorFlowState:
 
     def read(self, path: str):
         """Read the state from files that begin with `path`."""
-        tf.get_logger().addFilter(_is_fault)
-        self._checkpoint.read(path).assert_consumed()
+        tf.get_logger().addFilter(_is_worth_logging)
+        if are_pieces(path):
+            self._read_pieces(Pieces(path))
+        else:
+            self._checkpoint.read(path).assert_consumed()
         for name, variable in self._variables.items():
             self.numbers[name] = variable.numpy()
 
+    def _read_pieces(self, pieces):
+        """Read what the JAX engine has written."""
+        numbers = {f"numbers/{n}": v for n, v in self._variables.items()}
+        pieces.check_shapes(self._named | numbers)
+        for name, variable in (self._named | numbers).items():
+            variable.assign(tf.cast(pieces.read(name), variable.dtype))
+        print(OF_THE_OTHER_ENGINE, flush=True)
 
-def _is_fault(record):
+
+def _is_worth_logging(record):
     """Return False for log records about arrays that were not restored.
 
     When the process ends, TensorFlow logs one record for each such array,

@@ -2,9 +2,12 @@
 
 A loss is a pure function of the weights, the other variables of the model and
 a batch. An engine takes its gradient on each of its devices, for each part of
-a batch, sums these gradients once, and hands the sum to the optimizer. So any
-number of devices and parts makes the same update as the whole batch on one
-device.
+a batch, sums these gradients once, divides by the loss scale, looks whether
+the sum is finite, clips it by its norm and hands it to the optimizer, which
+also moves the averages. So any number of devices and parts makes the same
+update as the whole batch on one device, but for what an engine says of masks
+of dropout and of batch statistics. An update that is not finite is skipped: it
+counts as a step of the loop, not in `Optimizer.iterations`.
 """
 
 import dataclasses
@@ -65,9 +68,9 @@ class Update:
     def compute_loss(self, weights, states, batch, variant=None):
         """Return the loss of a batch, and what comes with it.
 
-        The mean of the losses of the images, with penalties; and then the new
-        values of `states`, and the sums of loss, hits and weights over the
-        images (3,).
+        The weighted sum of the losses divided by the number of images, those
+        of weight 0 too, with penalties; and then the new values of `states`,
+        and the sums of loss, hits and weights over the images (3,).
 
         Args:
             weights: Values of the trainable variables of the model.

@@ -408,7 +408,7 @@ def make_optimizer(
     model_variables: list | None = None,
     beta2: float = BETA2,
 ) -> Optimizer:
-    """Return an optimizer of `variables`. Call it in the strategy's scope.
+    """Return an optimizer of `variables`. Call it in the engine's scope.
 
     Args:
         name: A key of OPTIMIZERS.

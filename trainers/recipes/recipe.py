@@ -507,8 +507,9 @@ class Recipe:
     use_xla: bool = free_option(False, "Compile the step with XLA.")
     gradient_dtype: str = option(
         "float32",
-        "Dtype in which gradients are summed over several devices; those of "
-        "vectors always in float32.",
+        "Dtype in which gradients are summed over several devices; on "
+        "TensorFlow, those of vectors always in float32. Several devices of "
+        "JAX sum them in the dtype of the layers, which must be given.",
         DTYPES,
     )
     steps_per_loop: int = free_option(

@@ -54,8 +54,8 @@ def check_options(options: ExportOptions):
     batch_size = options.tflite_batch_size
     if batch_size is not None and batch_size < 1:
         raise ValueError(
-            "`batch_size` must be 1 or more, or None for any. "
-            f"Received: batch_size={batch_size}"
+            "`tflite_batch_size` must be 1 or more, or None for any. "
+            f"Received: tflite_batch_size={batch_size}"
         )
     for name in names:
         row = pick(QUANTIZATIONS, name, "tflite_quantizations")
@@ -63,13 +63,13 @@ def check_options(options: ExportOptions):
         if row.needs_calibration and options.calibration_images is None:
             raise ValueError(
                 "`calibration_images` (in the command, --calibration_split) "
-                f"must be given for quantization={name!r}, which measures the "
-                "ranges of int8 numbers with them. Received: none"
+                f"must be given for tflite_quantizations={name!r}, which "
+                "measures the ranges of int8 numbers with them. Received: none"
             )
         if row.needs_calibration and options.tflite_takes_pixels:
             raise ValueError(
                 "`tflite_takes_pixels` is for the quantizations that need no "
-                f"calibration. Received: quantization={name!r}"
+                f"calibration. Received: tflite_quantizations={name!r}"
             )
 
 

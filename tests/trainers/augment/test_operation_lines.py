@@ -11,6 +11,7 @@ from keras_vit.preprocessing.image_files import apply_steps
 from trainers.augment.augmentation import (
     add_normalization,
     line_of,
+    parse_augmentation,
     preprocessing_in,
 )
 from trainers.data.model_inputs import make_prepare_one
@@ -38,6 +39,20 @@ def test_the_line_prepares_images_as_the_settings_say(settings):
     )
     level = 1 / 255 / min(settings.deviation)
     np.testing.assert_allclose(found, expected, atol=1.2 * level)
+
+
+@pytest.mark.parametrize("shape", [(120, 77), (40, 99)])
+def test_the_steps_of_a_server_end_in_the_size_of_the_model(shape):
+    """Also if the last operation covers that size with a larger image."""
+    line = f"resize_to_cover({SIZE[0]})"
+    prepare, _ = make_prepare_one(line, SIZE)
+    pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), "uint8")
+    steps = parse_augmentation(line).steps(SIZE)
+    found = np.asarray(apply_steps(Image.fromarray(pixels), steps))
+    assert found.shape == (*SIZE, 3)
+    expected = prepare(tf.constant(pixels))
+    found = preprocess_input(found, "channels_last", "vit")
+    np.testing.assert_allclose(found, expected, atol=3 / 255)
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)

@@ -1,7 +1,9 @@
 """Trains a small model on eight devices of JAX; started by test_jax.py.
 
 Prints, as JSON, the weights after three updates for each strategy and number
-of parts, and those of a training that continues on other devices.
+of parts, those of a training that continues on other devices, and the state
+that a checkpoint of the TensorFlow engine, in the folder `of_tensorflow`,
+gives.
 """
 
 import json
@@ -41,7 +43,8 @@ def make_loop(strategy, model_devices, parts, folder=None):
                 keras.layers.Dense(64, "relu", name="hidden"),
                 keras.layers.Dropout(0.3, seed=1),
                 keras.layers.Dense(4, name="head"),
-            ]
+            ],
+            name="small",
         )
         optimizer = make_optimizer(
             "sgd", model.trainable_variables, 0.5, 0.1, average_decay=0.9
@@ -75,6 +78,17 @@ def train(loop, total_steps):
     return {"weights": weights, "loss": logs["val_loss"]}
 
 
+def state_of(loop):
+    """Return the weights, their averages and the number of the update."""
+    optimizer = loop.optimizer
+    return {
+        "weights": [weight.tolist() for weight in loop.model.get_weights()],
+        "averages": [np.asarray(x).tolist() for x in optimizer.averages],
+        "iterations": int(optimizer.values[-1]),
+        "step": loop.step,
+    }
+
+
 def main(folder):
     """Print the results of all cases."""
     results = {
@@ -84,8 +98,11 @@ def main(folder):
     loop = make_loop("fsdp", 1, 1, folder)
     train(loop, 1)
     kernel = loop.model.get_layer("hidden").kernel.value
+    results["after_one"] = state_of(loop)
     results["shard"] = list(kernel.addressable_shards[0].data.shape)
     results["continued"] = train(make_loop("one_device", 1, 1, folder), 3)
+    of_tensorflow = make_loop("fsdp", 1, 1, f"{folder}/of_tensorflow")
+    results["of_tensorflow"] = state_of(of_tensorflow)
     print(json.dumps(results))
 
 

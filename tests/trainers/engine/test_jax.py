@@ -2,13 +2,14 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from tests.trainers.engine.on_jax import CASES
+from tests.trainers.engine.on_jax import CASES, make_loop, state_of, train
 
 pytestmark = pytest.mark.slow(20)
 
@@ -32,7 +33,15 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def results(folder):
+def of_tensorflow(folder):
+    """Return the state after a training on TensorFlow, in a checkpoint."""
+    loop = make_loop("one_device", 1, 1, str(folder / "of_tensorflow"))
+    train(loop, 1)
+    return state_of(loop)
+
+
+@pytest.fixture(scope="module")
+def results(folder, of_tensorflow):
     done = start(folder)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
@@ -55,6 +64,31 @@ def test_devices_do_not_change_an_update(results, case):
 def test_split_weights_continue_on_other_devices(results):
     assert results["shard"] == [32, 64 // 8]
     assert_equal(results["continued"], results["one_device 1 1"])
+
+
+def test_a_training_continues_on_the_other_engine(
+    results, folder, of_tensorflow, capsys, tmp_path
+):
+    """Weights, averages and numbers of updates are those of the other."""
+
+    def without_seeds(state):
+        # Those of dropout have two numbers; each engine sets its own.
+        return [w for w in state["weights"] if np.shape(w) != (2,)]
+
+    shutil.copytree(folder / "step-00000001", tmp_path / "step-00000001")
+    of_jax = make_loop("mirrored", 1, 1, str(tmp_path))
+    assert "of another engine" in capsys.readouterr().out
+    pairs = (
+        (state_of(of_jax), results["after_one"]),
+        (results["of_tensorflow"], of_tensorflow),
+    )
+    for got, want in pairs:
+        assert got["step"] == got["iterations"] == 1
+        for read in (without_seeds, lambda state: state["averages"]):
+            for a, b in zip(read(got), read(want), strict=True):
+                np.testing.assert_array_equal(a, b)
+    train(of_jax, 2)
+    assert of_jax.step == 2
 
 
 def test_a_flipped_bit_of_a_checkpoint_is_noticed(results, folder):

@@ -8,7 +8,7 @@ import pytest
 import scipy.special
 import tensorflow as tf
 
-from benchmarks.study import train_job
+from benchmarks.study import train_whole
 from keras_vit import (
     FlexibleVisionTransformer,
     VisionTransformer,
@@ -101,7 +101,7 @@ def test_without_a_token_labels_and_teacher_share_the_logits(taught, tmp_path):
             changes["class_weights"] = "balanced"  # Of the labels alone.
         recipe = dataclasses.replace(taught, **changes)
         trainer = prepare(recipe, str(tmp_path / str(len(kernels))))
-        train_job(trainer)
+        train_whole(trainer)
         kernels.append(
             trainer.loop.model.get_layer("predictions").get_weights()[0]
         )
@@ -136,7 +136,7 @@ def test_parts_and_xla_make_the_same_update(taught, tmp_path):
     for changes in ({}, {"accumulation_steps": 2}, {"use_xla": True}):
         recipe = dataclasses.replace(taught, pooling="distilled", **changes)
         trainer = prepare(recipe, str(tmp_path / str(len(weights))))
-        train_job(trainer)
+        train_whole(trainer)
         weights.append(trainer.loop.model.get_weights())
     for other in weights[1:]:
         for a, b in zip(weights[0], other):
@@ -205,12 +205,12 @@ def test_a_model_around_ours_has_its_normalization(kind):
 
 def test_a_run_and_a_model_of_keras_can_teach(taught, tmp_path, trained):
     taught = dataclasses.replace(taught, teacher=str(trained))
-    assert train_job(prepare(taught, str(tmp_path / "one")))["step"] == 1
+    assert train_whole(prepare(taught, str(tmp_path / "one")))["step"] == 1
     images = keras.Input((8, 8, 1))
     x = keras.layers.Flatten()(images)
     keras.Model(images, keras.layers.Dense(10)(x)).save(tmp_path / "k.keras")
     taught = dataclasses.replace(taught, teacher=str(tmp_path / "k.keras"))
-    assert train_job(prepare(taught, str(tmp_path / "two")))["step"] == 1
+    assert train_whole(prepare(taught, str(tmp_path / "two")))["step"] == 1
 
 
 @pytest.mark.parametrize(
