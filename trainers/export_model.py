@@ -130,7 +130,7 @@ def export_source(
         use_attention: Whether to add the signatures of the attention.
         name: Name of the model on servers. Default: the name of the run's
             folder, in the letters that servers accept.
-        version: A number from 1. Default: the first free one.
+        version: A number from 1. Default: the one after the newest.
         patch_size: Side of the patches in pixels, to which the kernel of the
             model is resized as in FlexiViT. Default: that of the model.
         **choices: See `export_model`, such as the fields of `ExportOptions`.
@@ -205,7 +205,7 @@ def export_source(
 
 
 def take_files(dataset: ImageDataset, count: int) -> list[bytes]:
-    """Return the first images of the evaluation split that are files."""
+    """Return those of the first test images that are JPEG or PNG files."""
     reader = dataset.reader
     examples = reader.read(dataset.ranges(dataset.eval_split)).take(count)
     contents = [reader.fetch(stored) for stored, *_ in examples]

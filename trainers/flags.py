@@ -340,7 +340,7 @@ def define_destination_flags():
     flags.DEFINE_integer(
         "version",
         None,
-        "Number of this version. Default: the first free one.",
+        "Number of this version. Default: the one after the newest.",
         lower_bound=1,
     )
 

@@ -167,7 +167,7 @@ def export_model(
             reliable.
         formats: Keys of FORMATS.
         name: Name of the model on servers. Default: the name of `model`.
-        version: A number from 1. Default: the first free one.
+        version: A number from 1. Default: the one after the newest.
         threads: Numbers of threads to measure the latency with; empty to
             skip the measurement.
         force: Whether to write exports even if their outputs differ. The

@@ -84,10 +84,10 @@ def write(request: ExportRequest, folder: pathlib.Path) -> list[Written]:
     questions = [*make_questions(request, endpoints, read, bool(in_16_bits))]
     records = []
     for question in questions:
-        (key,) = endpoints[question.signature][1:]
+        _, spec = endpoints[question.signature]
         first = question.inputs[:1]
         response = loaded.call(first, question.signature)
-        inputs = {key.name: first}
+        inputs = {spec.name: first}
         records.append(WarmupRecord(question.signature, inputs, response))
     write_warmup(folder / WARMUP_FILE, records)
     images, contents, warnings = [], [], []

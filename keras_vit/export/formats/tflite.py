@@ -251,7 +251,7 @@ def refuse_other_sizes(images):
     return tf.maximum(images, floor)
 
 
-# The weights with which the methods of `image_steps.resize_step` halve a side.
+# The weights with which the methods of `description.resize_step` halve a side.
 HALVINGS = {
     "antialias": (1, 3, 3, 1),
     "area": (1, 1),
