@@ -71,7 +71,7 @@ def measure_peak_flops(
         clock: Returns the time in seconds, such as `time.perf_counter`.
     """
     is_jax = keras.backend.backend() == "jax"
-    multiply = _multiply_on_jax if is_jax else _multiply
+    multiply = _make_multiply_on_jax() if is_jax else _multiply
     size, rate, spent = SMALLEST_MATRIX, 0.0, 0.0
     with contextlib.nullcontext() if is_jax else tf.device(device):
         while spent < seconds:
@@ -96,10 +96,11 @@ def _multiply(matrix):
     return tf.reduce_sum(tf.matmul(matrix, matrix))
 
 
-def _multiply_on_jax(matrix):
+def _make_multiply_on_jax():
+    """Return the product, compiled once for each size."""
     import jax
 
-    return jax.jit(lambda x: (x @ x).sum())(matrix)
+    return jax.jit(lambda x: (x @ x).sum())
 
 
 def check_image_shape(model, image_shape=None) -> tuple[int, int, int]:
