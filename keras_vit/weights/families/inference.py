@@ -687,7 +687,9 @@ def _size(value):
     if not all(map(_number, sizes)):
         return None
     if len(sizes) == 3:
-        sizes = sizes[1:] if sizes[0] < sizes[-1] else sizes[:2]
+        # There may be more channels than pixels in a row.
+        is_first = sizes[0] < sizes[2] or sizes[1] == sizes[2]
+        sizes = sizes[1:] if is_first else sizes[:2]
     return tuple(sizes)
 
 
