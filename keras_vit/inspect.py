@@ -22,7 +22,12 @@ from keras_vit.analysis.gallery import (
     write_gallery,
 )
 from keras_vit.command_line import hints_of, make_inspect_parser
-from keras_vit.model_files import enough_memory, is_run, open_model
+from keras_vit.model_files import (
+    enough_memory,
+    is_run,
+    open_model,
+    stated_class_names,
+)
 from keras_vit.preprocessing import (
     imagenet_classes,
     preprocess_input,
@@ -52,10 +57,13 @@ def open_subject(source: str, **hints) -> Subject:
         pixels = read_image(path, model=model)
         return preprocess_input(pixels, "channels_last", model=model)
 
-    class_names = None
-    if config.num_classes == len(imagenet_classes()):
+    imagenet = [name for _, name in imagenet_classes()]
+    class_names = stated_class_names(source, config.num_classes)
+    if class_names is None and config.num_classes == len(imagenet):
+        class_names = imagenet
+    if class_names == imagenet:
         # "tench, Tinca tinca" is shortened to its first name.
-        class_names = [name.split(",")[0] for _, name in imagenet_classes()]
+        class_names = [name.split(",")[0] for name in imagenet]
     return Subject(pathlib.Path(source).name, model, read, class_names)
 
 

@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keras_vit import VisionTransformer, inspect, preprocess_input
+from keras_vit import (
+    VisionTransformer,
+    inspect,
+    preprocess_input,
+    save_checkpoint,
+)
 from keras_vit.analysis import gallery
-from tests.tiny import noise, tiny_config
+from keras_vit.model_files import write_class_names
+from keras_vit.preprocessing import imagenet_classes
+from tests.tiny import noise, randomize, tiny_config
 from tests.weights.cases import path_of
 
 CHECKPOINT = str(path_of("official_token.npz"))
@@ -126,6 +133,20 @@ def test_classes_of_imagenet_have_names(tmp_path):
     assert inspect.open_subject(CHECKPOINT).class_names is None
 
 
+@pytest.mark.parametrize("number", [7, 1000])
+def test_classes_that_a_checkpoint_states_have_its_names(tmp_path, number):
+    folder = str(tmp_path / "stating")
+    model = randomize(VisionTransformer(tiny_config(num_classes=number)), 0)
+    save_checkpoint(model, folder, layout="huggingface")
+    own = [f"part, {index}" for index in range(number)]
+    write_class_names(folder, "huggingface", own)
+    assert inspect.open_subject(folder).class_names == own
+    imagenet = [name for _, name in imagenet_classes()][:number]
+    write_class_names(folder, "huggingface", imagenet)
+    shown = inspect.open_subject(folder).class_names
+    assert shown[0] == ("tench" if number == 1000 else imagenet[0])
+
+
 def test_images_are_resized_as_a_whole(image_paths):
     subject = inspect.open_subject(CHECKPOINT)
     size = subject.model.config.image_size
@@ -154,6 +175,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, image_paths, capsys):
         (["none.npz", image_paths[0], f"--out={out}"], "none.npz"),
         ([str(broken), image_paths[0], f"--out={out}"], "broken.keras"),
         ([CHECKPOINT, image_paths[0], f"--out={a_file}"], "a_file"),
+        ([CHECKPOINT, image_paths[0], "--out=gs://b/x"], "out='gs://b/x'"),
         ([str(run)], use),
         ([str(run), image_paths[0], f"--out={out}"], use),
         (

@@ -72,7 +72,10 @@ def open_source(
         raise ValueError(f"{error}{hint}") from None
     if model:
         source = NamedModel(model, is_grey=data.channels == 1)
-    return source, data.with_forms_of(source.load_class_names())
+    names = source.load_class_names()
+    if names is None:
+        names = source.stated_class_names()
+    return source, data.with_forms_of(names)
 
 
 def worker_config_from_flags(

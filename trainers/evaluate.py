@@ -29,7 +29,7 @@ from trainers.evaluation.image_predictions import (
     read_image_predictions,
 )
 from trainers.paths import as_path, parse_object, read_written
-from trainers.training.run_folder import RunFolder
+from trainers.training.run_folder import NamedModel, RunFolder, is_outdated
 
 FLAGS = flags.FLAGS
 NUM_CLASSES_SHOWN = 20
@@ -127,9 +127,12 @@ def read_other(folder: str, dataset: ImageDataset) -> OtherModel:
             f"--report_dir=FOLDER first. Received: compare={folder!r}, which "
             f"is of {report.get('dataset')!r}, split {report.get('split')!r}"
         )
-    if RunFolder(as_path(folder)).is_outdated(report):
+    source = RunFolder(as_path(folder))
+    if not source.model_path.exists():  # A report outside of the run.
+        source = NamedModel(report["model"])
+    if is_outdated(report, source):
         raise ValueError(
-            "`compare` must be an evaluation of the model in the folder, which "
+            f"`compare` must be an evaluation of the model in {source}, which "
             "was trained since; evaluate that run again. Received: "
             f"compare={folder!r}"
         )

@@ -63,7 +63,8 @@ def check_inputs(paths: Sequence[str], out_dir: str | os.PathLike):
 
     Raises:
         ImportError: If matplotlib is missing.
-        ValueError: If an image file does not exist.
+        ValueError: If an image file does not exist, or the folder is not on
+            this machine.
         OSError: If files cannot be written to the folder.
     """
     from keras_vit.analysis import plots  # noqa: F401  Needs matplotlib.
@@ -71,11 +72,25 @@ def check_inputs(paths: Sequence[str], out_dir: str | os.PathLike):
     for path in paths:
         if not os.path.isfile(path):
             raise ValueError(f"There is no image file {path!r}.")
-    place = pathlib.Path(out_dir).absolute()
+    place = local_folder(out_dir).absolute()
     while not place.exists():
         place = place.parent
     if not place.is_dir() or not os.access(place, os.W_OK):
         raise OSError(f"--out must be a folder to write to, not {out_dir}.")
+
+
+def local_folder(out_dir: str | os.PathLike) -> pathlib.Path:
+    """Return a folder to write to, which may begin with `~`.
+
+    Raises:
+        ValueError: If it is not on this machine.
+    """
+    if "://" in os.fspath(out_dir):
+        raise ValueError(
+            "`out` must be a folder on this machine. "
+            f"Received: out={os.fspath(out_dir)!r}"
+        )
+    return pathlib.Path(out_dir).expanduser()
 
 
 def load_images(subject: Subject, paths: Sequence[str]) -> NamedImages:
@@ -113,20 +128,21 @@ def write_gallery(
     Args:
         subjects: One or two models.
         images: The images for each model, with the same names.
-        out_dir: The folder to write to. The pictures of a second model go to
-            its subfolder `compared`.
+        out_dir: The folder to write to, on this machine. The pictures of a
+            second model go to its subfolder `compared`.
         suffix: Format of the pictures: ".png" or ".svg".
 
     Returns:
         The files that were written.
 
     Raises:
-        ValueError: If a model returns numbers that are not finite.
+        ValueError: If a model returns numbers that are not finite, or the
+            folder is not on this machine.
         OSError: If a file cannot be written.
     """
     from keras_vit.analysis import plots
 
-    out_dir = pathlib.Path(out_dir)
+    out_dir = local_folder(out_dir)
     inspections = [look(*pair) for pair in zip(subjects, images)]
     pictures = {
         f"{folder}{name}{suffix}": draw

@@ -43,8 +43,10 @@ def pictures(num_images, folder=""):
     return {f"{folder}{name}.png" for name in names}
 
 
-def test_all_pictures_of_a_model(tmp_path, capsys):
-    paths = write_gallery([make_subject()], [make_images()], tmp_path)
+def test_all_pictures_of_a_model(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    home = f"~/{tmp_path.name}"
+    paths = write_gallery([make_subject()], [make_images()], home)
     assert written(tmp_path) == {"report.html", *pictures(2)}
     found = {str(path.relative_to(tmp_path)) for path in paths}
     assert found == written(tmp_path)

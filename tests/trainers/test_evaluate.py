@@ -63,6 +63,29 @@ def test_an_evaluation_of_an_earlier_model_is_refused(folder, digits):
         read_other(str(folder), digits)
 
 
+@pytest.mark.parametrize("ending", ["", "/model.keras"])
+def test_a_report_outside_of_its_run_may_be_of_an_earlier_model(
+    folder, digits, tmp_path, ending
+):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "recipe.json").write_text("{}")
+    model = run / "model.keras"
+    model.write_bytes(b"model")
+    path = folder / "evaluation.json"
+    digest = hashlib.sha256(b"model").hexdigest()
+    changes = {"model": f"{run}{ending}", "model_digest": digest}
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    table = folder / "image_predictions.csv"
+    write_image_predictions(table, {}, digits.class_names)
+    read_other(str(folder), digits)
+    model.write_bytes(b"trained since")
+    with pytest.raises(ValueError, match=f"in {run}.*was trained since"):
+        read_other(str(folder), digits)
+    model.unlink()
+    read_other(str(folder), digits)
+
+
 @pytest.mark.parametrize("content", [b"3", b"\xff"])
 def test_a_damaged_evaluation_is_named(folder, digits, content):
     path = folder / "evaluation.json"

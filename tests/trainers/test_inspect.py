@@ -179,6 +179,7 @@ def test_what_does_not_fit_is_said_before_anything_runs(
         ({"paths": ["none.png"]}, "no image file 'none.png'"),
         ({"compare": checkpoint}, "images of 3 channels"),
         ({"out_dir": a_file}, "a_file"),
+        ({"out_dir": "gs://bucket/x"}, "`out` must be.*'gs://bucket/x'"),
         ({"out_dir": "/proc/none"}, "`out` must be a folder that can be"),
     ):
         with pytest.raises((ValueError, OSError), match=words):

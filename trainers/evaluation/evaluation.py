@@ -290,9 +290,17 @@ def write_confusion(
 
 
 def check_classes(source, dataset):
-    """Raise a ValueError if a run was trained on classes of other names."""
+    """Raise a ValueError if a run was trained on classes of other names.
+
+    The names that a config.json states may be other words for the classes. If
+    they are those of the data set, their order counts as well.
+    """
     names, trained_on = dataset.model_class_names, source.load_class_names()
     check_has_classes(source, trained_on)
+    if trained_on is None:
+        stated = source.stated_class_names()
+        if stated and sorted(stated) == sorted(names):
+            trained_on = stated
     if trained_on not in (None, names):
         more = [name for name in names if name not in trained_on]
         missing = [name for name in trained_on if name not in names]
@@ -305,8 +313,14 @@ def check_classes(source, dataset):
         raise ValueError(
             "`dataset` must have the classes that the model was trained on. "
             f"Received: {dataset.name!r}, which "
-            f"{' and '.join(faults) or 'has them in another order'}"
+            f"{' and '.join(faults) or name_order(names, trained_on)}"
         )
+
+
+def name_order(names: Sequence[str], trained_on: Sequence[str]) -> str:
+    """Return where two orders of the same names differ first."""
+    here, there = next(p for p in zip(names, trained_on) if p[0] != p[1])
+    return f"has them in another order: {here!r} where the model has {there!r}"
 
 
 def check_logits(model: keras.Model, dataset: ImageDataset):

@@ -11,7 +11,7 @@ from keras_vit.weights.hub import HUB_MODELS, PRETRAINED, parse_repository
 from trainers.models.initial_model import MODEL_FLAGS
 from trainers.paths import parse_object, read_written, write_atomically
 from trainers.recipes.recipe import Recipe
-from trainers.training.run_folder import NamedModel, RunFolder
+from trainers.training.run_folder import NamedModel, RunFolder, is_outdated
 
 NUM_CLASSES_LISTED = 100
 # What a card shows of an evaluation.
@@ -187,7 +187,7 @@ def read_figures(run: RunFolder, recipe: Recipe) -> dict | None:
             and report.get("preprocess", preprocess) == preprocess
             and "patch_size" not in report
         )
-        if not is_as_trained or run.is_outdated(report):
+        if not is_as_trained or is_outdated(report, run):
             return None
         return report | {name: report[name] for name in CARD_FIGURES}
 

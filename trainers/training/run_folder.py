@@ -130,15 +130,6 @@ class RunFolder:
             return None
         return hashlib.sha256(self.model_path.read_bytes()).hexdigest()
 
-    def is_outdated(self, report: Mapping) -> bool:
-        """Return whether a report is of a model that the run had earlier.
-
-        Args:
-            report: The content of an evaluation.json.
-        """
-        written = report.get("model_digest")  # Since this version.
-        return written is not None and self.digest not in (None, written)
-
     @property
     def lora_path(self) -> Path:
         """The weights that a run with LoRA trained, for `load_lora`."""
@@ -385,6 +376,17 @@ def write_report(folder: Path, name: str, report: dict):
     """Write a report as JSON, into a folder that need not exist."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / name, json.dumps(report, indent=2))
+
+
+def is_outdated(report: Mapping, source: "RunFolder | NamedModel") -> bool:
+    """Return whether a report is of a model that was trained since.
+
+    Args:
+        report: The content of an evaluation.json.
+        source: Where the model of the report was.
+    """
+    written = report.get("model_digest")  # Since this version.
+    return written is not None and source.digest not in (None, written)
 
 
 def check_place(run: RunFolder, dataset: str):

@@ -11,12 +11,16 @@ import numpy as np
 import pytest
 
 import trainers.evaluation.predictions
+from keras_vit import VisionTransformer, save_checkpoint
+from keras_vit.model_files import write_class_names
+from tests.tiny import randomize, tiny_config
 from tests.trainers.data.reading import counted
 from tests.trainers.made import (
     MadeDataset,
     made_batches,
     made_split,
     save_identity,
+    write_photos,
 )
 from trainers.commands import open_source
 from trainers.evaluation import image_predictions as examples
@@ -287,6 +291,32 @@ def test_the_model_of_a_run_by_its_file_answers_as_the_run(run, digits):
         if isinstance(value, float):
             value = pytest.approx(value, rel=1e-5)
         assert of_file[name] == value, name
+
+
+@pytest.fixture
+def stating(tmp_path):
+    """Return a checkpoint whose config.json states the digits, 9 to 0."""
+    config = tiny_config(image_size=8, patch_size=2, channels=1, num_classes=10)
+    model = randomize(VisionTransformer(config), 0)
+    folder = str(tmp_path / "stating")
+    save_checkpoint(model, folder, layout="huggingface")
+    write_class_names(folder, "huggingface", [*"9876543210"])
+    return NamedModel(folder)
+
+
+def test_the_classes_that_a_config_states_have_its_order(
+    stating, digits, tmp_path, monkeypatch
+):
+    fault = "another order: '0' where the model has '9'"
+    with pytest.raises(ValueError, match=fault):
+        evaluate(stating, digits)
+    write_photos(tmp_path / "photos", [f"test/{n}" for n in range(10)])
+    photos = f"folder:{tmp_path / 'photos'}"
+    _, dataset = open_source(model=str(stating), dataset=photos)
+    assert dataset.class_names == [*"9876543210"]
+    others = property(lambda self: [*"abcdefghij"])
+    monkeypatch.setattr(type(digits), "class_names", others)
+    evaluate(stating, digits)
 
 
 def test_another_split(run, digits):
