@@ -638,6 +638,8 @@ class Plan:
             source, model = sources[field], models[field]
             if source == model or field == "pooling" and not config.num_classes:
                 continue
+            if field == "pooling_indices" and sources["pooling"] != "prefix":
+                continue  # The pooling itself is another.
             yield (
                 f"The source computes with {field}={source!r}, the model with "
                 f"{field}={model!r}, so outputs differ. Build the model with "
@@ -718,6 +720,7 @@ COMPARED = (
     "stem_epsilons",
     "position_embedding",
     "pooling",
+    "pooling_indices",
     # Without an effect: the weights are added to others, or are zero.
     *(
         field

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import re
 import warnings
 
@@ -388,6 +389,29 @@ def test_what_answers_otherwise_is_warned_of(name, field, ours, theirs):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not load_checkpoint(mended, path_of(name)).notes
+
+
+def test_other_tokens_that_are_joined_are_warned_of(tmp_path):
+    """RADIO, whose file states them."""
+    parts = {"num_registers": 2, "num_classes": 0, "activation": "exact"}
+    save_checkpoint(make(**parts), tmp_path / "m.npz", layout="timm")
+    with open_file(tmp_path / "m.npz") as file:
+        arrays = {f"radio_model.model.{n}": file.read(n) for n in file.arrays}
+    for name in ("patch_embed.proj.bias", "norm.weight", "norm.bias"):
+        del arrays[f"radio_model.model.{name}"]
+    parts |= {"use_patch_bias": False, "use_final_norm": False}
+    arrays["radio_model.summary_idxs"] = np.array([0, 2])
+    np.savez(tmp_path / "radio.npz", **arrays)
+    description = {"model_type": "radio", "num_attention_heads": 3}
+    (tmp_path / "radio.json").write_text(json.dumps(description))
+    for indices in ((0, 2), (0, 1)):
+        model = make(**parts, pooling="prefix", pooling_indices=indices)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            load_checkpoint(model, tmp_path / "radio.npz")
+        shown = [str(warning.message) for warning in caught]
+        assert len(shown) == (indices != (0, 2))
+        assert all("`pooling_indices=(0, 2)`" in text for text in shown)
 
 
 @pytest.mark.parametrize(
