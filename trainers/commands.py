@@ -26,7 +26,8 @@ def open_source(
     model: str | None = None,
     dataset: str | None = None,
     data_dir: str | None = None,
-    **splits: str | None,
+    train_split: str | None = None,
+    eval_split: str | None = None,
 ) -> tuple[RunFolder | NamedModel, ImageDataset]:
     """Return a model and the data set to evaluate it on.
 
@@ -35,8 +36,9 @@ def open_source(
         model: A file or a name, see `NamedModel`; None with `run_dir`.
         dataset: See `open_dataset`; None for that of the run.
         data_dir: Folder of the TFDS data sets; None for that of the run.
-        **splits: `train_split` or `eval_split`, names or slices; None for
-            those of the run or, with another data set, of the data set.
+        train_split: A name or a slice; None for that of the run or, with
+            another data set, of the data set.
+        eval_split: As `train_split`.
 
     Raises:
         ValueError: If not exactly one of `run_dir` and `model` is given, or
@@ -64,10 +66,10 @@ def open_source(
             )
         if dataset in (None, recipe.dataset):
             dataset = recipe.dataset
-            for name in splits:
-                splits[name] = splits[name] or getattr(recipe, name)
+            train_split = train_split or recipe.train_split
+            eval_split = eval_split or recipe.eval_split
     try:
-        data = open_dataset(dataset, data_dir, **splits)
+        data = open_dataset(dataset, data_dir, train_split, eval_split)
     except (ValueError, OSError) as error:
         raise ValueError(f"{error}{hint}") from None
     if model:

@@ -86,7 +86,7 @@ def inspect_run(
     if paths:
         images = [load_images(subject, paths) for subject in subjects]
     else:
-        _, dataset = open_source(run_dir=run_dir, eval_split=None)
+        _, dataset = open_source(run_dir)
         images = [
             first_test_images(
                 dataset,

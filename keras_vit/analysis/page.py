@@ -33,9 +33,10 @@ def pack_rows(rows: np.ndarray, num_prefix_tokens: int, levels: int) -> bytes:
     number is at most s / levels, because the error of sqrt(p / s) is at most
     half a level.
 
-    The attention of a token to itself and to the class token can be many times
-    larger than all other attention. It is stored exactly and excluded from s;
-    otherwise, few levels would be left for the rest.
+    The attention of a token to itself and to those before the patches, such as
+    the class token, can be many times larger than all other attention. It is
+    stored exactly and excluded from s; otherwise, few levels would be left for
+    the rest.
 
     Shapes:
         rows: (M, Q, T), not negative. If Q is T, row q is that of token q.
@@ -123,7 +124,7 @@ PRECISION = (
     "one token, the error of a number is at most {:.1f} % of the largest "
     "number, and less for small numbers; the error of a mean of maps is at "
     "most the mean of their errors. The attention of a token to itself and to "
-    "the class token is exact."
+    "those before the patches is exact."
 )
 LEFT_OUT = (
     "To keep the page small, attention is shown only for the tokens that the "
@@ -201,6 +202,7 @@ class Content:
             "grid": list(inspection.grid_size),
             "patch_size": inspection.patch_size,
             "num_prefix_tokens": inspection.num_prefix_tokens,
+            "has_class_token": config.use_class_token,
             "reads_patches": not tokens,
             "read_prefix": list(tokens or (0,)),
             # A plot shows fewer than four digits.

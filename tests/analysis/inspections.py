@@ -14,6 +14,7 @@ def make_inspection(
     heads=2,
     classes=6,
     num_prefix_tokens=1,
+    num_registers=0,
     reads_patches=False,
     channels=3,
     sharpness=2.0,
@@ -22,7 +23,8 @@ def make_inspection(
 ):
     """Return an Inspection of softmax maps, with `changes` to its fields.
 
-    Its arrays cannot be written. Patches have 8 pixels.
+    The registers are among the prefix tokens. Its arrays cannot be written.
+    Patches have 8 pixels.
     """
     rng = np.random.default_rng(seed)
     h, w = grid_size
@@ -33,7 +35,8 @@ def make_inspection(
         image_size=(8 * h, 8 * w),
         channels=channels,
         num_classes=classes,
-        use_class_token=bool(num_prefix_tokens),
+        use_class_token=num_prefix_tokens > num_registers,
+        num_registers=num_registers,
         pooling="avg" if reads_patches else "token",
     )
     shape = (layers, images, heads, length, length)

@@ -291,6 +291,13 @@ def test_what_a_model_does_not_have_is_left_out():
     assert model["images"][0]["relevance"] is None
 
 
+def test_a_register_is_told_from_a_class_token():
+    tokens = {"num_prefix_tokens": 2, "reads_patches": True}
+    inspections = [make_inspection(num_registers=n, **tokens) for n in (1, 2)]
+    models = content_of(render_page(inspections))["models"]
+    assert [model["has_class_token"] for model in models] == [True, False]
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_grey_images_and_filters_of_other_channels_are_shown(channels):
     inspection = make_inspection(channels=channels)

@@ -406,6 +406,22 @@ def test_two_images_are_compared(visit):
     expect(visit.page.locator("#same")).to_be_hidden()
 
 
+def test_a_register_is_no_class_token(tab, tmp_path):
+    registers = make_inspection(
+        num_prefix_tokens=2, num_registers=2, reads_patches=True
+    )
+    path = tmp_path / "report.html"
+    write_page([registers], path)
+    visit = tab.go(path)
+    norms = visit.panel(0).locator(".about-norms")
+    expect(visit.reading()).to_contain_text("Seen from all patches")
+    expect(norms).to_contain_text("Norm of each patch token")
+    for words in (visit.reading(), norms):
+        expect(words).not_to_contain_text("class token", ignore_case=True)
+    token = visit.page.locator('[name="from"][value="token"]')
+    expect(token).to_be_hidden()
+
+
 def test_models_of_different_grids_are_compared(tab, tmp_path):
     other = make_inspection(
         (6, 2),

@@ -480,6 +480,16 @@ def test_artefact_tokens_are_marked_where_they_are():
     assert early.axes[1].get_title() == "photo 1.jpg\n0 of 12 behind block 1"
 
 
+@pytest.mark.parametrize("num_registers", [0, 2])
+def test_a_register_is_no_class_token(num_registers):
+    inspection = make_inspection(
+        num_prefix_tokens=2, num_registers=num_registers, reads_patches=True
+    )
+    axes = plots.plot_token_norms(inspection).axes[0]
+    labels = [line.get_label() for line in axes.lines]
+    assert ("class token" in labels) == (num_registers == 0)
+
+
 def test_a_single_block_is_seen():
     """A line through one point has no length."""
     axes = plots.plot_token_norms(make_inspection(layers=1)).axes[0]

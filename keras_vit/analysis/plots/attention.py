@@ -284,9 +284,10 @@ def plot_distances(
         distances: The attention distance of each head.
         grid_size: (h, w), rows and columns of the grid of patches.
         patch_size: Image pixels from one patch to the next.
-        num_prefix_tokens: 1 with a class token. Attention to it counts as
-            distance 0, so the distance of equal attention is slightly smaller.
-            0 for distances that were computed with `renormalize`.
+        num_prefix_tokens: Number of tokens before the patches: the class token
+            and registers. Attention to them counts as distance 0, so the
+            distance of equal attention is slightly smaller. 0 for distances
+            that were computed with `renormalize`.
     """
     distances = check_shape(distances, "distances", 2)
     layers, heads = distances.shape

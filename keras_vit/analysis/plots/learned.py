@@ -184,8 +184,9 @@ def plot_token_norms(inspection: Inspection, block: int = -1) -> Figure:
     """Draw the norms of the tokens by depth, and mark the outliers.
 
     On the left are the norms of the patches of all images, their median, and
-    the norm of the class token. On the right are the first four images, with
-    marks on the patches that `artefact_tokens` finds after one block.
+    the norm of the class token, if there is one. On the right are the first
+    four images, with marks on the patches that `artefact_tokens` finds after
+    one block.
 
     Args:
         inspection: The inspection of a model.
@@ -211,7 +212,7 @@ def plot_token_norms(inspection: Inspection, block: int = -1) -> Figure:
     size = start + len(pixels) * pitch, top + max(down + 0.1, 2.4)
     figure = new_figure(*size)
     axes = add_axes(figure, 0.55, top, 2.9, 1.9)
-    _draw_norms(axes, norms, inspection.num_prefix_tokens, found)
+    _draw_norms(axes, inspection, found)
     axes.axvline(block + 1, color="0.7", lw=1, ls=":", zorder=0)
     columns = inspection.grid_size[1]
     for i, image in enumerate(pixels):
@@ -226,18 +227,19 @@ def plot_token_norms(inspection: Inspection, block: int = -1) -> Figure:
     return figure
 
 
-def _draw_norms(axes, norms, num_prefix_tokens, found):
-    """Draw the norms (layers, B, T) of the tokens over the blocks."""
+def _draw_norms(axes, inspection, found):
+    """Draw the norms of the tokens over the blocks."""
+    norms = inspection.token_norms  # (layers, B, T)
     layers = len(norms)
     blocks = np.arange(1, layers + 1)
-    patches = norms[..., num_prefix_tokens:].reshape(layers, -1)
+    patches = norms[..., inspection.num_prefix_tokens :].reshape(layers, -1)
     low, middle, high = np.percentile(patches, (5, 50, 95), axis=1)
     # A bar half as wide as its place, if there is only one block.
     across = blocks if layers > 1 else blocks + [-0.25, 0.25]
     band = {"color": "tab:blue", "alpha": 0.2, "lw": 0}
     axes.fill_between(across, low, high, label="90 % of the patches", **band)
     plot_over_blocks(axes, middle, color="tab:blue", label="their median")
-    if num_prefix_tokens:
+    if inspection.config.use_class_token:
         token = norms[..., 0].mean(axis=1)
         plot_over_blocks(axes, token, color="tab:orange", label="class token")
     where, which = np.nonzero(found.reshape(layers, -1))

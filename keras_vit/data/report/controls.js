@@ -5,7 +5,7 @@ const controls = byId("controls");
 function setUpControls() {
   const ways = page.models.map((model) => model.reads_patches);
   const hasToken = page.models.some(
-    (model) => model.num_prefix_tokens && model.reads_patches,
+    (model) => model.has_class_token && model.reads_patches,
   );
   const radio = (name, value) =>
     controls.querySelector(`[name="${name}"][value="${value}"]`);

@@ -99,7 +99,7 @@ async function drawNorms(panel, own) {
   if (own !== null) {
     sentences.push(`The chosen patch: ${threeDigits(patches[own])}.`);
   }
-  if (prefix) {
+  if (model.has_class_token) {
     sentences.push(`The class token: ${threeDigits(norms[0])}.`);
   }
   panel.find(".about-norms").textContent = sentences.join(" ");

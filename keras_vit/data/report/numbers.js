@@ -33,7 +33,7 @@ function inflate(text) {
 }
 
 /**
- * Returns the rows that keras_vit/analysis/packing.py packed.
+ * Returns the rows that `pack_rows` of keras_vit/analysis/page.py packed.
  *
  * Of the T tokens that a row goes to, the last N are patches. A row is
  * { patches: N numbers, token: what goes to the class token or null }.
@@ -41,6 +41,7 @@ function inflate(text) {
 async function openRows({ packet, shape }, model) {
   const [matrices, queries, tokens] = shape;
   const prefix = model.num_prefix_tokens;
+  const hasToken = model.has_class_token;
   const buffer = await readPacket(packet);
   const count = matrices * queries;
   const numOwn = queries === tokens ? count : 0;
@@ -66,17 +67,17 @@ async function openRows({ packet, shape }, model) {
     if (numOwn && query >= prefix) {
       sum.patches[query - prefix] += weight * own[row];
     }
-    if (prefix) sum.token += weight * toPrefix[row * prefix];
+    if (hasToken) sum.token += weight * toPrefix[row * prefix];
   }
 
-  return { add, width, prefix, isWhole: queries === tokens };
+  return { add, width, hasToken, isWhole: queries === tokens };
 }
 
 /** Returns the mean of some rows of some matrices. */
 function averageRows(rows, matrices, queries) {
   const mean = {
     patches: new Float64Array(rows.width),
-    token: rows.prefix ? 0 : null,
+    token: rows.hasToken ? 0 : null,
   };
   const weight = 1 / (matrices.length * queries.length);
   for (const matrix of matrices) {

@@ -10,7 +10,7 @@
 async function findView(model, image) {
   const from = currentFrom();
   let notice = "";
-  if (from.kind === "token" && !model.num_prefix_tokens) {
+  if (from.kind === "token" && !model.has_class_token) {
     from.kind = "head";
     notice = "This model has no class token. ";
   }

@@ -336,6 +336,17 @@ def test_another_split(run, digits):
         )
 
 
+def test_splits_that_are_left_out_are_those_of_the_run(run, tmp_path):
+    splits = {"train_split": "train[:90]", "eval_split": "train[90:]"}
+    recipe = dataclasses.replace(run.load_recipe(), **splits)
+    RunFolder(tmp_path).save_recipe(recipe, run.load_class_names())
+    _, dataset = open_source(str(tmp_path))
+    assert dataset.train_split == "train[:90]"
+    assert dataset.eval_split == "train[90:]"
+    _, dataset = open_source(str(tmp_path), eval_split="test")
+    assert (dataset.train_split, dataset.eval_split) == ("train[:90]", "test")
+
+
 @pytest.mark.parametrize(
     "size, head, message",
     [
