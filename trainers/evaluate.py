@@ -19,6 +19,7 @@ from trainers.commands import (
     open_source,
     refuse_arguments,
     run_main,
+    stop_at_once,
     user_errors,
 )
 from trainers.data.datasets import ImageDataset
@@ -28,6 +29,7 @@ from trainers.evaluation.image_predictions import (
     OtherModel,
     read_image_predictions,
 )
+from trainers.evaluation.scores import MOST_CLASSES
 from trainers.paths import as_path, parse_object, read_written
 from trainers.training.run_folder import NamedModel, RunFolder, is_outdated
 
@@ -37,7 +39,7 @@ NUM_CLASSES_SHOWN = 20
 
 def main(arguments):
     """Run the command."""
-    with user_errors():
+    with stop_at_once("Stopped."), user_errors():
         refuse_arguments(arguments)
         source, dataset = open_source(
             FLAGS.run_dir,
@@ -66,10 +68,19 @@ def main(arguments):
         source, dataset, folder, FLAGS.preprocess, FLAGS.patch_size
     )
     if folder:
-        print(
-            f"Report: {folder}/evaluation.html, evaluation.json, "
-            "confusion.csv, image_predictions.csv, predictions.png"
-        )
+        files = list_files(len(dataset.class_names))
+        print(f"Report: {folder}/{', '.join(files)}")
+
+
+def list_files(num_classes: int) -> list[str]:
+    """Return the names of the files of a report.
+
+    Args:
+        num_classes: Number of classes of the data set.
+    """
+    confusion = ["confusion.csv"] if num_classes <= MOST_CLASSES else []
+    names = ["evaluation.html", "evaluation.json", *confusion]
+    return [*names, PREDICTIONS_NAME, "predictions.png"]
 
 
 def print_report(

@@ -14,7 +14,7 @@ import sys
 
 from absl import flags
 
-from trainers.commands import run_main, user_errors
+from trainers.commands import run_main, stop_at_once, user_errors
 from trainers.evaluation.file_predictions import (
     OUTPUT_FORMS,
     expand_folders,
@@ -29,7 +29,7 @@ FLAGS = flags.FLAGS
 def main(arguments):
     """Run the command."""
     faults = []
-    with user_errors():
+    with stop_at_once("Stopped."), user_errors():
         if bool(FLAGS.run_dir) == bool(FLAGS.model):
             raise ValueError(
                 "Give either --run_dir or --model. Received: "

@@ -20,6 +20,7 @@ from trainers.commands import (
     open_source,
     refuse_arguments,
     run_main,
+    stop_at_once,
     user_errors,
 )
 from trainers.evaluation.probing import (
@@ -44,7 +45,7 @@ def parse_numbers(argument: str, words: list[str]) -> tuple[int, ...]:
 
 def main(arguments):
     """Run the command."""
-    with user_errors():
+    with stop_at_once("Stopped."), user_errors():
         refuse_arguments(arguments)
         choices = ProbeChoices(
             parse_numbers("shots", FLAGS.shots),

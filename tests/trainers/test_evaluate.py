@@ -1,10 +1,14 @@
 import dataclasses
 import hashlib
 import json
+import os
+import signal
+import types
 
 import pytest
 
-from trainers.evaluate import read_other
+from trainers import evaluate, predict, probe
+from trainers.evaluate import list_files, read_other
 from trainers.evaluation.image_predictions import (
     ImagePrediction,
     write_image_predictions,
@@ -92,3 +96,31 @@ def test_a_damaged_evaluation_is_named(folder, digits, content):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=f"{path} is not .*; evaluate that"):
         read_other(str(folder), digits)
+
+
+def test_only_files_that_are_written_are_named():
+    assert "confusion.csv" in list_files(2000)
+    assert list_files(2001) == [
+        name for name in list_files(2000) if name != "confusion.csv"
+    ]
+
+
+@pytest.mark.parametrize(
+    "command, step",
+    [
+        (evaluate, "refuse_arguments"),
+        (probe, "refuse_arguments"),
+        (predict, "expand_folders"),
+    ],
+)
+def test_a_signal_ends_a_command_in_a_word(command, step, monkeypatch, capsys):
+    def interrupt(*_):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(command, step, interrupt)
+    choices = types.SimpleNamespace(run_dir="a run", model=None)
+    monkeypatch.setattr(command, "FLAGS", choices)
+    with pytest.raises(SystemExit) as stop:
+        command.main(["command", "a.png"])
+    assert stop.value.code == 75
+    assert capsys.readouterr().err == "Stopped.\n"
