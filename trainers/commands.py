@@ -20,13 +20,15 @@ from trainers.errors import CheckpointError, Interrupted, NonFiniteLossError
 from trainers.paths import ContentError, as_path
 from trainers.training.run_folder import NamedModel, RunFolder
 
+UNREAD = ""  # A split of which no image is read.
+
 
 def open_source(
     run_dir: str | None = None,
     model: str | None = None,
     dataset: str | None = None,
     data_dir: str | None = None,
-    train_split: str | None = None,
+    train_split: str | None = UNREAD,
     eval_split: str | None = None,
 ) -> tuple[RunFolder | NamedModel, ImageDataset]:
     """Return a model and the data set to evaluate it on.
@@ -36,9 +38,9 @@ def open_source(
         model: A file or a name, see `NamedModel`; None with `run_dir`.
         dataset: See `open_dataset`; None for that of the run.
         data_dir: Folder of the TFDS data sets; None for that of the run.
-        train_split: A name or a slice; None for that of the run or, with
+        eval_split: A name or a slice; None for that of the run or, with
             another data set, of the data set.
-        eval_split: As `train_split`.
+        train_split: As `eval_split`. It need not exist by default.
 
     Raises:
         ValueError: If not exactly one of `run_dir` and `model` is given, or
@@ -66,10 +68,12 @@ def open_source(
             )
         if dataset in (None, recipe.dataset):
             dataset = recipe.dataset
-            train_split = train_split or recipe.train_split
+            train_split = (
+                recipe.train_split if train_split is None else train_split
+            )
             eval_split = eval_split or recipe.eval_split
     try:
-        data = open_dataset(dataset, data_dir, train_split, eval_split)
+        data = open_dataset(dataset, data_dir, train_split or None, eval_split)
     except (ValueError, OSError) as error:
         raise ValueError(f"{error}{hint}") from None
     if model:

@@ -340,11 +340,18 @@ def test_splits_that_are_left_out_are_those_of_the_run(run, tmp_path):
     splits = {"train_split": "train[:90]", "eval_split": "train[90:]"}
     recipe = dataclasses.replace(run.load_recipe(), **splits)
     RunFolder(tmp_path).save_recipe(recipe, run.load_class_names())
-    _, dataset = open_source(str(tmp_path))
-    assert dataset.train_split == "train[:90]"
-    assert dataset.eval_split == "train[90:]"
-    _, dataset = open_source(str(tmp_path), eval_split="test")
+    assert open_source(str(tmp_path))[1].eval_split == "train[90:]"
+    _, dataset = open_source(str(tmp_path), train_split=None, eval_split="test")
     assert (dataset.train_split, dataset.eval_split) == ("train[:90]", "test")
+
+
+def test_an_evaluation_needs_no_training_images(run, tmp_path):
+    """Where a model is measured, there may be the test images alone."""
+    recipe = dataclasses.replace(run.load_recipe(), train_split="validation")
+    RunFolder(tmp_path).save_recipe(recipe, run.load_class_names())
+    assert open_source(str(tmp_path))[1].eval_split == "test"
+    with pytest.raises(ValueError, match="train_split"):
+        open_source(str(tmp_path), train_split=None)
 
 
 @pytest.mark.parametrize(
