@@ -475,6 +475,7 @@ def test_files_that_a_page_names_exist(page):
     )
     made += ("checkpoints/", "inspection/")
     made += ("augreg/",)  # In the bucket of the authors.
+    made += ("dataset_", "patch_size_")
     made += ("tensorboard/", "PATH/")
     for path in re.findall(r"`([\w.-]+(?:/[\w.-]+)*(?:\.\w+|/))`", text):
         if "/" not in path or path.startswith(made):
