@@ -112,11 +112,11 @@ def save_checkpoint(
                 "a `.safetensors` file"
             )
         values = merged_values(model)
-        for path in written.drops:
-            if values[path]().any():
+        for dropped in written.drops:
+            if dropped in values and values[dropped]().any():
                 raise ValueError(
-                    f"its class has no {path}, and that of the model is not "
-                    "zero"
+                    f"its class has no {dropped}, and that of the model is "
+                    "not zero"
                 )
     except ValueError as error:
         raise ValueError(

@@ -161,6 +161,16 @@ def test_models_without_a_head(tmp_path):
     )
 
 
+def test_a_class_without_a_bias_of_the_head_needs_no_head(tmp_path):
+    """Its weight may be missing from the model as well."""
+    config = tiny_config(**{**LATER_KINDS["clip"], "num_classes": 0})
+    model = randomize(VisionTransformer(config))
+    save_checkpoint(model, tmp_path / "clip", layout="huggingface")
+    copy = from_checkpoint(tmp_path / "clip")
+    for a, b in zip(model.weights, copy.weights, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 @pytest.mark.parametrize(
     "kind", ["none", "learned_2d", "sincos_1d", "sincos_2d"]
 )
