@@ -234,7 +234,12 @@ def test_a_bare_file_asks_for_what_it_does_not_show(name, built):
         from_checkpoint(file, num_heads=3)
 
 
+# How images are normalised is said by the architecture, and told.
+quiet = pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
+
+
 @pytest.mark.parametrize("name", AMBIGUOUS)
+@quiet
 def test_the_architecture_settles_a_bare_file(name, built):
     folder = built(f"bare/{name}")
     with np.load(folder / "expected.npz") as file:
@@ -251,8 +256,6 @@ def test_the_architecture_settles_a_bare_file(name, built):
 
 # NaFlex is written as a plain ViT of timm.
 SAME_NAMES = [name for name in READ if not name.startswith("naflex")]
-# What a file cannot say is logged; architectures say it.
-quiet = pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
 
 
 @pytest.mark.parametrize("name", SAME_NAMES)
