@@ -38,9 +38,10 @@ def open_source(
         model: A file or a name, see `NamedModel`; None with `run_dir`.
         dataset: See `open_dataset`; None for that of the run.
         data_dir: Folder of the TFDS data sets; None for that of the run.
+        train_split: As `eval_split`. By default it is not read, and that of
+            the run need not exist.
         eval_split: A name or a slice; None for that of the run or, with
             another data set, of the data set.
-        train_split: As `eval_split`. It need not exist by default.
 
     Raises:
         ValueError: If not exactly one of `run_dir` and `model` is given, or

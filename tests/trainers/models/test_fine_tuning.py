@@ -64,7 +64,7 @@ def test_what_the_initial_model_froze_stays_frozen_unless_asked(
 
 @pytest.fixture(scope="module")
 def whole(trained, tmp_path_factory):
-    """Return the job of a finished run with LoRA from another run."""
+    """Return the trainer of a finished run with LoRA from another run."""
     folder = tmp_path_factory.mktemp("lora") / "run"
     return start(trained, folder)
 

@@ -42,8 +42,8 @@ def without_labels(recipe):
 
 
 @pytest.fixture(scope="module")
-def trained_job(without_labels, tmp_path_factory):
-    """Return a function from an objective to a job whose training is over."""
+def finished(without_labels, tmp_path_factory):
+    """Return a function from an objective to a trainer that is finished."""
 
     @functools.cache
     def make(objective):
@@ -76,9 +76,9 @@ def test_the_model_is_the_one_of_the_objective(without_labels, digits):
 
 @objective
 def test_a_run_saves_the_encoder_that_others_begin_from(
-    trained_job, recipe, digits, objective
+    finished, recipe, digits, objective
 ):
-    trainer = trained_job(objective)
+    trainer = finished(objective)
     run = trainer.run
     assert estimate_training_memory(trainer).total > 0
     assert "no labels" not in str(trainer)
@@ -108,8 +108,8 @@ def test_a_run_saves_the_encoder_that_others_begin_from(
 
 
 @objective
-def test_a_run_draws_what_it_reconstructs(trained_job, objective):
-    folder = trained_job(objective).run.folder
+def test_a_run_draws_what_it_reconstructs(finished, objective):
+    folder = finished(objective).run.folder
     with Image.open(folder / "reconstructions.png") as picture:
         assert picture.width > 8 * 100
     files = (folder / "tensorboard/reconstructions").iterdir()
@@ -125,10 +125,10 @@ def test_a_run_draws_what_it_reconstructs(trained_job, objective):
 
 @objective
 def test_an_interrupted_run_goes_on_to_the_same_bits(
-    without_labels, trained_job, tmp_path, objective
+    without_labels, finished, tmp_path, objective
 ):
     recipe = without_labels(objective)
-    whole, parted = trained_job(objective).run.folder, tmp_path
+    whole, parted = finished(objective).run.folder, tmp_path
     trainer = prepare(recipe, str(parted))
     steps = iter([False, True])
     trainer.loop.must_stop = lambda: next(steps, False)
@@ -174,8 +174,8 @@ def test_it_trains_with(without_labels, tmp_path, objective, changes):
     assert RunFolder(tmp_path).load_model().config.num_classes == 0
 
 
-def test_an_encoder_is_not_evaluated_as_a_classifier(trained_job, digits):
-    run = trained_job("autoencoder").run
+def test_an_encoder_is_not_evaluated_as_a_classifier(finished, digits):
+    run = finished("autoencoder").run
     message = "`run_dir` holds an encoder that was trained without labels"
     with pytest.raises(ValueError, match=message):
         evaluate(run, digits)

@@ -23,7 +23,7 @@ MEMORY = Memory(1 * GB, 1 * GB, 2 * GB, 0, 16 * GB)
 
 
 def job_of(num_replicas=1, **changes):
-    """Return a job with the fields that advice depends on."""
+    """Return a trainer with the fields that advice depends on."""
     recipe = dataclasses.replace(RECIPES["digits"], **changes)
     engine = types.SimpleNamespace(num_replicas=num_replicas)
     loop = types.SimpleNamespace(engine=engine)
