@@ -124,10 +124,18 @@ def test_a_run_in_a_bucket_is_stopped_continued_and_evaluated(
         prepare(dataclasses.replace(recipe, seed=1), folder)
 
 
-def checkpoints(folder):
+def make_state(numbers, weights=()):
+    """Return the state of a model with these weights, without slots."""
     model, optimizer = tf.Module(), tf.Module()
-    numbers = {"number": np.int64(0)}
-    return Checkpoints(folder, TensorFlowState(model, optimizer, None, numbers))
+    for name, value in weights:
+        setattr(model, name, tf.Variable(value))
+    optimizer.parameters = []
+    optimizer.iterations = tf.Variable(0)
+    return TensorFlowState(model, optimizer, None, numbers)
+
+
+def checkpoints(folder):
+    return Checkpoints(folder, make_state({"number": np.int64(0)}))
 
 
 def test_a_state_of_a_bucket_counts_when_it_is_whole(bucket, monkeypatch):
@@ -183,11 +191,8 @@ def test_a_model_of_a_bucket_is_loaded(run, bucket):
 
 def test_a_state_of_another_model_is_refused_in_one_message(tmp_path, caplog):
     def states(size, names):
-        model, optimizer = tf.Module(), tf.Module()
-        for name in names:
-            setattr(model, name, tf.Variable(tf.zeros(size)))
-        state = TensorFlowState(model, optimizer, None, {})
-        return Checkpoints(str(tmp_path), state)
+        weights = [(name, tf.zeros(size)) for name in names]
+        return Checkpoints(str(tmp_path), make_state({}, weights))
 
     states(2, "abc").save(1)
     with pytest.raises(CheckpointError, match="of a model of other sizes"):
