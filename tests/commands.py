@@ -1,11 +1,13 @@
 """Commands as a user types them, without the seconds that imports take.
 
-Each runs in a fork of one process that has imported what others wrote, and
-has done nothing with it yet; what is ours is imported anew. That the commands
-run without this is proven in tests/test_command_line.py.
+Each runs in a fork of a process that has imported what others wrote, and has
+done nothing with it yet; what is ours is imported anew. There is one such
+process for each backend of Keras. That the commands run without this is
+proven in tests/test_command_line.py.
 """
 
 import contextlib
+import functools
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -17,11 +19,22 @@ import subprocess
 import sys
 import tempfile
 import threading
+from multiprocessing import forkserver
+from unittest import mock
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(
-    ["keras", "sklearn.datasets", "tensorflow", "tensorflow_datasets"]
-)
+IMPORTED = ["keras", "sklearn.datasets", "tensorflow", "tensorflow_datasets"]
+LOCK = threading.Lock()
+
+
+@functools.cache
+def _server(backend):
+    """Return the process that has imported Keras on a backend."""
+    server = forkserver.ForkServer()
+    server.set_forkserver_preload(IMPORTED)
+    with mock.patch.dict(os.environ, KERAS_BACKEND=backend):
+        server.ensure_running()
+    return server
 
 
 def environment():
@@ -48,7 +61,12 @@ def start(words, environment, output, errors=None, cwd=".", source=os.devnull):
         os.path.abspath(cwd),
     )
     process = FORKS.Process(target=_execute, args=arguments)
-    process.start()
+    with LOCK:
+        server = _server(environment.get("KERAS_BACKEND", "tensorflow"))
+        # Python itself has one for all.
+        fork = server.connect_to_new_process
+        with mock.patch.object(forkserver, "connect_to_new_process", fork):
+            process.start()
     return process
 
 

@@ -31,6 +31,16 @@ def test_arguments_environment_folder_outputs_and_exit_code(tmp_path):
     assert result.stderr == "a warning\n"
 
 
+def test_the_environment_chooses_the_backend_and_its_devices(tmp_path):
+    code = "import jax, keras; print(keras.backend.backend(), len(jax.devices"
+    environment = {
+        "KERAS_BACKEND": "jax",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=3",
+    }
+    result = commands.run(["-c", f"{code}()))"], environment, tmp_path)
+    assert result.stdout == "jax 3\n", result.stderr
+
+
 def test_an_error_is_shown_and_ends_with_1(tmp_path):
     result = commands.run(["-m", "no_such_module"], {}, tmp_path)
     assert result.returncode == 1

@@ -3,12 +3,11 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
+from tests import commands
 from tests.trainers.engine.on_jax import CASES, make_loop, state_of, train
 
 pytestmark = pytest.mark.slow(20)
@@ -18,13 +17,8 @@ def start(folder):
     flags = os.environ.get("XLA_FLAGS", "")
     flags += " --xla_force_host_platform_device_count=8"
     environment = {**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": flags}
-    return subprocess.run(
-        [sys.executable, "-m", "tests.trainers.engine.on_jax", str(folder)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ["-m", "tests.trainers.engine.on_jax", folder]
+    return commands.run(words, environment)
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import keras
 import numpy as np
 import pytest
 
+from tests import commands
 from tests.ports import free_addresses
 
 pytestmark = pytest.mark.slow(60)
@@ -33,20 +32,16 @@ def start(subprocess_environment, tmp_path):
 
     def start_process(folder, *arguments):
         output = tmp_path / f"output-{len(started)}"
-        with open(output, "w") as file:
-            process = subprocess.Popen(
-                [sys.executable, *WORDS, f"--run_dir={folder}", *arguments],
-                env={**subprocess_environment, **choice},
-                stdout=file,
-                stderr=file,
-            )
+        words = [*WORDS, f"--run_dir={folder}", *arguments]
+        environment = {**subprocess_environment, **choice}
+        process = commands.start(words, environment, output)
         started.append(process)
         return process, output
 
     yield start_process
     for process in started:
         process.kill()
-        process.wait()
+        process.join()
 
 
 def start_two(start, folder, *arguments):
@@ -59,7 +54,8 @@ def start_two(start, folder, *arguments):
 
 def finish(started):
     process, output = started
-    return process.wait(400), output.read_text()
+    process.join(400)
+    return process.exitcode, output.read_text()
 
 
 def wait_for_checkpoint(folder, started, after=0):
@@ -72,7 +68,7 @@ def wait_for_checkpoint(folder, started, after=0):
             return newest
         assert time.monotonic() < deadline
         for process, output in started:
-            assert process.poll() is None, output.read_text()
+            assert process.exitcode is None, output.read_text()
         time.sleep(0.01)
 
 

@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
+import random
 import signal
 import time
 
@@ -14,6 +16,7 @@ import tensorflow as tf
 from keras_vit import VARIANTS, VisionTransformer
 from tests import commands
 from tests.ports import free_addresses
+from trainers.engine.pieces import Pieces, are_pieces
 from trainers.training.report import read_metrics
 from trainers.training.run_folder import RunFolder
 
@@ -40,7 +43,7 @@ def words_for(folder, *arguments):
 
 
 @pytest.fixture
-def start(subprocess_environment, tmp_path):
+def start(tmp_path):
     """Return a function that starts `trainers.train` as a user would.
 
     It returns the process, and the file of what that prints.
@@ -50,7 +53,7 @@ def start(subprocess_environment, tmp_path):
     def start_process(folder, *arguments):
         command = words_for(folder, *arguments)
         output = tmp_path / f"output-{len(started)}"
-        process = commands.start(command, subprocess_environment, output)
+        process = commands.start(command, commands.environment(), output)
         started.append(process)
         return process, output
 
@@ -101,16 +104,23 @@ def weights_of(folder):
 
 
 @pytest.fixture(scope="module")
-def one_device(tmp_path_factory):
-    """Return the folder of an unbroken run on one device.
+def unbroken(tmp_path_factory):
+    """Return a function that returns the folder of an unbroken run.
 
-    The command makes it. In this process, TensorFlow would rewrite some graphs
-    of it and others not, depending on the tests before.
+    The command makes it, on one device of a backend. In this process,
+    TensorFlow would rewrite some graphs of it and others not, depending on the
+    tests before.
     """
-    folder = tmp_path_factory.mktemp("one") / "run"
-    result = commands.run(words_for(folder), commands.environment())
-    assert result.returncode == 0, result.stderr
-    return folder
+
+    @functools.cache
+    def make(backend):
+        folder = tmp_path_factory.mktemp(backend) / "run"
+        environment = {**commands.environment(), "KERAS_BACKEND": backend}
+        result = commands.run(words_for(folder), environment)
+        assert result.returncode == 0, result.stderr
+        return folder
+
+    return make
 
 
 METRICS = ("step", "loss", "accuracy", "val_loss", "val_accuracy")
@@ -121,7 +131,7 @@ def metrics_of(folder):
     return [[row[name] for name in METRICS] for row in rows]
 
 
-def test_two_workers_through_a_kill_and_a_signal(start, request, tmp_path):
+def test_two_workers_through_a_kill_and_a_signal(start, unbroken, tmp_path):
     """They end with the weights and the metrics of one device.
 
     Each cuts its part in two; the gradients are clipped, the weights decayed
@@ -146,7 +156,7 @@ def test_two_workers_through_a_kill_and_a_signal(start, request, tmp_path):
     assert reached < 200
 
     _, (one, other) = start_two(start, folder, *parts)
-    one_device = request.getfixturevalue("one_device")  # Beside them.
+    one_device = unbroken("tensorflow")  # Beside them.
     code, output = finish(one)
     assert code == 0, output
     assert "multi_worker on 2 devices" in output
@@ -192,31 +202,42 @@ def drafts(folder):
     return {(path.name, path.stat().st_ctime_ns) for path in found}
 
 
+def kill_within_a_save(folder, process):
+    """Kill a process when it has begun to write a checkpoint."""
+    before = drafts(folder)
+    with contextlib.suppress(FileNotFoundError):  # It ended just now.
+        while process.is_alive() and not drafts(folder) - before:
+            time.sleep(0.001)
+    process.kill()
+
+
 def final_state(folder):
     """Return {name: bytes} of the last checkpoint."""
-    [path] = folder.glob(f"checkpoints/step-{CHOICES['total_steps']:08d}")
-    reader = tf.train.load_checkpoint(str(path / "state"))
+    path = f"{folder}/checkpoints/step-{CHOICES['total_steps']:08d}/state"
+    if are_pieces(path):
+        pieces = Pieces(path)
+        return {name: pieces.read(name).tobytes() for name in pieces.shapes}
+    reader = tf.train.load_checkpoint(path)
     names = reader.get_variable_to_shape_map()
     arrays = {n: reader.get_tensor(n) for n in names if "OBJECT" not in n}
     return {name: array.tobytes() for name, array in arrays.items()}
 
 
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_after_kills_and_a_signal_the_same_command_ends_to_the_bit(
-    start, one_device, tmp_path
+    start, unbroken, tmp_path, monkeypatch, backend
 ):
     """Weights, optimizer, averages and metrics; one kill is within a save."""
-    folder = tmp_path / "run"
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    folder, draws = tmp_path / "run", random.Random(0)
     process = start(folder)
     reached = wait_for_checkpoint(folder, [process])
-    os.kill(process[0].pid, signal.SIGKILL)
+    time.sleep(draws.random() / 10)
+    process[0].kill()
     process[0].join()
-    before = drafts(folder)
     process = start(folder)
     wait_for_checkpoint(folder, [process], after=reached)
-    with contextlib.suppress(FileNotFoundError):  # It ended just now.
-        while process[0].is_alive() and not drafts(folder) - before:
-            time.sleep(0.001)
-    process[0].kill()
+    kill_within_a_save(folder, process[0])
     process[0].join()
     reached, process = newest(folder), start(folder)
     wait_for_checkpoint(folder, [process], after=reached)
@@ -227,6 +248,9 @@ def test_after_kills_and_a_signal_the_same_command_ends_to_the_bit(
     assert "Run the same command again to continue." in output
     code, output = finish(start(folder))
     assert code == 0, output
-    one, other = final_state(one_device), final_state(folder)
+    whole = unbroken(backend)
+    one, other = final_state(whole), final_state(folder)
     assert len(one) > 50 and one == other
-    assert metrics_of(one_device) == metrics_of(folder)
+    assert metrics_of(whole) == metrics_of(folder)
+    for a, b in zip(weights_of(whole), weights_of(folder), strict=True):
+        np.testing.assert_array_equal(a, b)
