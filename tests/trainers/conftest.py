@@ -34,6 +34,7 @@ def graphs_as_written():
 
 FEW_UPDATES = {"runs", "models", "evaluation"}
 FEW_UPDATES |= {
+    "test_modes.py",
     "test_train.py",
     "test_paths.py",
     "test_sweep.py",
