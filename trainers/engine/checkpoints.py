@@ -129,8 +129,9 @@ class Checkpoints:
             raise CheckpointError(
                 "No checkpoint of the run can be read: "
                 + "; ".join(faults)
-                + ". Damaged, or of a model of other sizes: choose another "
-                "folder, or remove them to start again."
+                + ". Damaged, or of a recipe with another model, optimizer or "
+                "keep_best: choose another folder, or remove them to start "
+                "again."
             )
         return None
 

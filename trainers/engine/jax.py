@@ -17,7 +17,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +36,8 @@ from trainers.engine.pieces import (
     OF_THE_OTHER_ENGINE,
     Pieces,
     are_pieces,
+    check_arrays,
+    find_arrays,
     name_variables,
     write_pieces,
 )
@@ -444,11 +445,9 @@ class JaxState:
     def __init__(self, engine, model, optimizer, loss_scale, numbers: dict):
         self.engine, self.numbers = engine, numbers
         self._variables = name_variables(model, optimizer, loss_scale)
-        self._parts = {
-            "model": model,
-            "optimizer": optimizer,
-            "loss_scale": loss_scale,
-        }
+        self._parts = {"model": model, "optimizer": optimizer}
+        if loss_scale:
+            self._parts["loss_scale"] = loss_scale
 
     def write(self, path: str):
         """Write the pieces of this process to a file behind `path`."""
@@ -461,14 +460,15 @@ class JaxState:
         if self.engine.is_writer:
             for name, value in self.numbers.items():
                 pieces[f"numbers/{name}", (0,) * np.ndim(value)] = value
-            arrays = {n: v.shape for n, v in self._variables.items()}
-            arrays |= {
-                f"numbers/{n}": np.shape(x) for n, x in self.numbers.items()
-            }
-            shapes = {name: list(shape) for name, shape in arrays.items()}
+            shapes = {name: list(x) for name, x in self._shapes().items()}
         write_pieces(path, self.engine.index, pieces, shapes)
         if not self.engine.in_pieces:
             self.complete(path)
+
+    def _shapes(self):
+        shapes = {n: v.shape for n, v in self._variables.items()}
+        numbers = {f"numbers/{n}": np.shape(x) for n, x in self.numbers.items()}
+        return shapes | numbers
 
     def complete(self, path: str):
         """Write the index, which says that the pieces are complete."""
@@ -481,16 +481,13 @@ class JaxState:
         Each reads what its devices need.
 
         Raises:
-            ValueError: If a file is damaged, or of a model of other sizes.
+            ValueError: If a file is damaged, or of another training.
         """
         if not are_pieces(path):
-            self._read_tensorflow(tf.train.load_checkpoint(path))
+            self._read_tensorflow(path)
             return
         pieces = Pieces(path)
-        numbers = {f"numbers/{n}": x for n, x in self.numbers.items()}
-        pieces.check_shapes(
-            self._variables | {n: np.asarray(x) for n, x in numbers.items()}
-        )
+        check_arrays(pieces.shapes, self._shapes())
         for name, variable in self._variables.items():
             parts = {}  # Several devices may need the same one.
 
@@ -506,39 +503,17 @@ class JaxState:
         for name in self.numbers:
             self.numbers[name] = pieces.read(f"numbers/{name}")
 
-    def _read_tensorflow(self, reader):
-        """Read what the TensorFlow engine has written.
-
-        There, the name of an array is the way to its variable by attributes.
-        """
-        missing = {
-            id(variable): name
-            for name, variable in self._variables.items()
-            if not variable.path.endswith("seed_generator_state")
-        }
-        for key, shape in reader.get_variable_to_shape_map().items():
-            way, is_variable, _ = key.partition("/.ATTRIBUTES/")
-            first, *rest = way.split("/")
-            if first in self.numbers:
-                self.numbers[first] = reader.get_tensor(key)
-            elif is_variable:
-                variable = functools.reduce(_go_on, rest, self._parts[first])
-                if tuple(shape) != tuple(variable.shape):
-                    raise ValueError(f"{way} has another shape")
-                del missing[id(variable)]
-                _assign(variable, reader.get_tensor(key))
-        if missing:
-            names = ", ".join([*missing.values()][:3])
-            raise ValueError(f"{names} are missing")
+    def _read_tensorflow(self, path):
+        """Read what the TensorFlow engine has written."""
+        reader = tf.compat.v1.train.NewCheckpointReader(path)
+        keys = find_arrays(reader, self._variables, self.numbers, self._parts)
+        for name in self.numbers:
+            self.numbers[name] = reader.get_tensor(keys[f"numbers/{name}"])
+        for name, variable in self._variables.items():
+            if name in keys:
+                _assign(variable, reader.get_tensor(keys[name]))
         if self.engine.is_writer:
             print(OF_THE_OTHER_ENGINE, flush=True)
-
-
-def _go_on(place, name: str):
-    """Return what a list, a dictionary or an object has under a name."""
-    if isinstance(place, Sequence):
-        return place[int(name)]
-    return place[name] if isinstance(place, Mapping) else getattr(place, name)
 
 
 def _assign(variable, value):

@@ -2,13 +2,17 @@
 
 Each process writes one file, `state-00000.safetensors` and so on, with its
 pieces, where in the whole array each begins, and a checksum of each. Any
-engine, with any number of devices, reads what it needs of them.
+engine, with any number of devices, reads what it needs of them. Arrays have
+the same names in the checkpoints of both engines, see `name_variables` and
+`find_arrays`; one that lacks an array of the training is not read.
 """
 
 import collections
+import functools
 import json
 import math
 import zlib
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import safetensors.numpy
@@ -34,6 +38,80 @@ def name_variables(model, optimizer, loss_scale) -> dict:
         names = ("loss_scale/factor", "loss_scale/finite_steps")
         found.update(zip(names, loss_scale.state))
     return found
+
+
+def check_arrays(found: dict, wanted: dict):
+    """Raise a ValueError unless a checkpoint has the arrays of a training.
+
+    Args:
+        found: The shape of each array of the checkpoint, by name.
+        wanted: The shape of each array of the training.
+    """
+    faults = {
+        "it lacks": [n for n in wanted if n not in found],
+        "it also has": [n for n in found if n not in wanted],
+        "of other shapes are": [
+            n for n in wanted if n in found and [*found[n]] != [*wanted[n]]
+        ],
+    }
+    texts = [
+        f"{text} {', '.join(sorted(names)[:3])}"
+        + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        for text, names in faults.items()
+        if names
+    ]
+    if texts:
+        raise ValueError("; ".join(texts).replace("numbers/", ""))
+
+
+def find_arrays(reader, variables: dict, numbers: dict, parts: dict) -> dict:
+    """Return {name: key} of a checkpoint of the TensorFlow engine.
+
+    There, the key of an array is the way to its variable by attributes.
+
+    Args:
+        reader: A `NewCheckpointReader` of TensorFlow.
+        variables: The variables of the training, see `name_variables`.
+        numbers: Its arrays on the host, by name.
+        parts: The objects from which the ways begin, by name.
+
+    Raises:
+        ValueError: If an array is missing, or has another shape.
+    """
+    names = {id(variable): name for name, variable in variables.items()}
+    keys, shapes = {}, {}
+    for key, shape in reader.get_variable_to_shape_map().items():
+        way, is_variable, _ = key.partition("/.ATTRIBUTES/")
+        first, *rest = way.split("/")
+        if not is_variable:
+            continue
+        name = way if first in parts else f"numbers/{way}"
+        try:
+            place = functools.reduce(_go_on, rest, parts.get(first))
+            name = names.get(id(place), name)
+        except (AttributeError, LookupError, ValueError):
+            pass  # The training has no such place.
+        keys[name], shapes[name] = key, shape
+    wanted = {
+        name: variable.shape
+        for name, variable in variables.items()
+        # TensorFlow does not save the seeds, which each update sets.
+        if name in keys or not _is_seed(variable)
+    }
+    wanted |= {f"numbers/{name}": np.shape(x) for name, x in numbers.items()}
+    check_arrays(shapes, wanted)
+    return keys
+
+
+def _go_on(place, name: str):
+    """Return what a list, a dictionary or an object has under a name."""
+    if isinstance(place, Sequence):
+        return place[int(name)]
+    return place[name] if isinstance(place, Mapping) else getattr(place, name)
+
+
+def _is_seed(variable):
+    return getattr(variable, "path", "").endswith("seed_generator_state")
 
 
 def write_pieces(path: str, index: int, pieces: dict, shapes: dict):
@@ -92,16 +170,6 @@ class Pieces:
                 begin = tuple(int(x) for x in begin.split(",") if x)
                 place = (name, 8 + size, sums[key])
                 self._found[array].append((place, key, entry, begin))
-
-    def check_shapes(self, variables: dict):
-        """Raise a ValueError unless variables have the shapes of the arrays."""
-        ours = {name: list(v.shape) for name, v in variables.items()}
-        names = self.shapes | ours
-        other = [n for n in names if self.shapes.get(n) != ours.get(n)]
-        if other:
-            raise ValueError(
-                f"{', '.join(sorted(other)[:3])} have other shapes"
-            )
 
     def read(self, name: str, part: tuple[slice, ...] | None = None):
         """Return a part of an array; None for all of it.

@@ -21,6 +21,8 @@ from trainers.engine.pieces import (
     OF_THE_OTHER_ENGINE,
     Pieces,
     are_pieces,
+    check_arrays,
+    find_arrays,
     name_variables,
 )
 from trainers.engine.rendezvous import kill_after, wait_for_workers
@@ -426,10 +428,10 @@ class TensorFlowState:
             for name, value in numbers.items()
         }
         self._named = name_variables(model, optimizer, loss_scale)
-        parts = {"loss_scale": loss_scale} if loss_scale else {}
-        self._checkpoint = tf.train.Checkpoint(
-            model=model, optimizer=optimizer, **parts, **self._variables
-        )
+        self._parts = {"model": model, "optimizer": optimizer}
+        if loss_scale:
+            self._parts["loss_scale"] = loss_scale
+        self._checkpoint = tf.train.Checkpoint(**self._parts, **self._variables)
 
     def write(self, path: str):
         """Write the state to files that begin with `path`."""
@@ -438,11 +440,17 @@ class TensorFlowState:
         self._checkpoint.write(path)
 
     def read(self, path: str):
-        """Read the state from files that begin with `path`."""
+        """Read the state from files that begin with `path`.
+
+        Raises:
+            ValueError: If a file is damaged, or of another training.
+        """
         tf.get_logger().addFilter(_is_worth_logging)
         if are_pieces(path):
             self._read_pieces(Pieces(path))
         else:
+            reader = tf.compat.v1.train.NewCheckpointReader(path)
+            find_arrays(reader, self._named, self.numbers, self._parts)
             self._checkpoint.read(path).assert_consumed()
         for name, variable in self._variables.items():
             self.numbers[name] = variable.numpy()
@@ -450,8 +458,9 @@ class TensorFlowState:
     def _read_pieces(self, pieces):
         """Read what the JAX engine has written."""
         numbers = {f"numbers/{n}": v for n, v in self._variables.items()}
-        pieces.check_shapes(self._named | numbers)
-        for name, variable in (self._named | numbers).items():
+        variables = self._named | numbers
+        check_arrays(pieces.shapes, {n: v.shape for n, v in variables.items()})
+        for name, variable in variables.items():
             variable.assign(tf.cast(pieces.read(name), variable.dtype))
         print(OF_THE_OTHER_ENGINE, flush=True)
 

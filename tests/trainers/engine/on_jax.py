@@ -1,9 +1,9 @@
 """Trains a small model on eight devices of JAX; started by test_jax.py.
 
 Prints, as JSON, the weights after three updates for each strategy and number
-of parts, those of a training that continues on other devices, and the state
-that a checkpoint of the TensorFlow engine, in the folder `of_tensorflow`,
-gives.
+of parts, those of a training that continues on other devices, the state that
+a checkpoint of the TensorFlow engine, in the folder `of_tensorflow`, gives,
+and why some trainings are not continued.
 """
 
 import json
@@ -16,9 +16,10 @@ import tensorflow as tf
 from trainers.engine.checkpoints import Checkpoints
 from trainers.engine.strategies import make_engine
 from trainers.engine.update import Update
+from trainers.errors import CheckpointError
 from trainers.optim.losses import softmax
 from trainers.optim.optimizers import make_optimizer
-from trainers.training.loop import Loop
+from trainers.training.loop import Best, Loop
 
 draws = np.random.default_rng(0)
 IMAGES = draws.normal(size=(32, 32)).astype("float32")
@@ -32,7 +33,7 @@ CASES = [
 ]
 
 
-def make_loop(strategy, model_devices, parts, folder=None):
+def make_loop(strategy, model_devices, parts, folder=None, best=None):
     """Return a loop from the state in a folder, if there is one."""
     keras.utils.set_random_seed(0)
     engine = make_engine(strategy, model_devices=model_devices)
@@ -52,7 +53,7 @@ def make_loop(strategy, model_devices, parts, folder=None):
     update = Update(
         model, optimizer, softmax, clip_norm=0.05, accumulation_steps=parts
     )
-    loop = Loop(update, engine)
+    loop = Loop(update, engine, best=best)
     if folder:
         state = loop.state
         loop.checkpoints = Checkpoints(folder, state, 9, engine)
@@ -89,6 +90,18 @@ def state_of(loop):
     }
 
 
+def why_refused(strategy, folder):
+    """Return why a training that keeps its best model is not continued.
+
+    That in the folder does not keep it.
+    """
+    try:
+        make_loop(strategy, 1, 1, folder, Best())
+    except CheckpointError as error:
+        return str(error)
+    return "it is continued"
+
+
 def main(folder):
     """Print the results of all cases."""
     results = {
@@ -103,6 +116,10 @@ def main(folder):
     results["continued"] = train(make_loop("one_device", 1, 1, folder), 3)
     of_tensorflow = make_loop("fsdp", 1, 1, f"{folder}/of_tensorflow")
     results["of_tensorflow"] = state_of(of_tensorflow)
+    results["refused"] = {
+        path: why_refused("fsdp", f"{folder}/{path}")
+        for path in (".", "of_tensorflow")
+    }
     print(json.dumps(results))
 
 

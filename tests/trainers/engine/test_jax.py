@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from tests import commands
-from tests.trainers.engine.on_jax import CASES, make_loop, state_of, train
+from tests.trainers.engine.on_jax import (
+    CASES,
+    make_loop,
+    state_of,
+    train,
+    why_refused,
+)
 
 pytestmark = pytest.mark.slow(20)
 
@@ -83,6 +89,14 @@ def test_a_training_continues_on_the_other_engine(
                 np.testing.assert_array_equal(a, b)
     train(of_jax, 2)
     assert of_jax.step == 2
+
+
+@pytest.mark.parametrize("source", [".", "of_tensorflow"])
+def test_a_checkpoint_that_lacks_a_number_is_refused(results, folder, source):
+    """By each engine: nothing stays as it is in a new training."""
+    on_tensorflow = why_refused("mirrored", str(folder / source))
+    for reason in (on_tensorflow, results["refused"][source]):
+        assert ": it lacks best. " in reason
 
 
 def test_a_flipped_bit_of_a_checkpoint_is_noticed(results, folder):
