@@ -3,7 +3,7 @@
 Prints, as JSON, the weights after three updates for each strategy and number
 of parts, those of a training that continues on other devices, the state that
 a checkpoint of the TensorFlow engine, in the folder `of_tensorflow`, gives,
-and why some trainings are not continued.
+why some trainings are not continued, and which sums of gradients are refused.
 """
 
 import json
@@ -31,6 +31,17 @@ CASES = [
     *(("data_parallel", 1, 4), ("fsdp", 1, 1), ("fsdp", 1, 4), ("fsdp", 2, 1)),
     ("tensor_parallel", 1, 1),
 ]
+# Strategy, type policy and type in which gradients are to be summed, and the
+# type in which they would be; None if that is the same.
+SUMS = {
+    ("fsdp", "float32", "float32"): None,
+    ("fsdp", "float32", "bfloat16"): "float32",
+    ("fsdp", "mixed_bfloat16", "float32"): "bfloat16",
+    ("data_parallel", "mixed_bfloat16", "float32"): "bfloat16",
+    ("fsdp", "mixed_bfloat16", "bfloat16"): None,
+    ("fsdp", "mixed_float16", "float32"): None,
+    ("one_device", "mixed_bfloat16", "float32"): None,
+}
 
 
 def make_loop(strategy, model_devices, parts, folder=None, best=None):
@@ -102,6 +113,22 @@ def why_refused(strategy, folder):
     return "it is continued"
 
 
+def compile_sums(strategy, policy, gradient_dtype):
+    """Return why gradients cannot be summed in a type; "" if they can."""
+    engine = make_engine(strategy)
+    with engine.scope():
+        model = keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dense(3, dtype=policy)]
+        )
+        optimizer = make_optimizer("sgd", model.trainable_variables, 0.5)
+    update = Update(model, optimizer, softmax, gradient_dtype=gradient_dtype)
+    try:
+        engine.compile(update)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def main(folder):
     """Print the results of all cases."""
     results = {
@@ -120,6 +147,7 @@ def main(folder):
         path: why_refused("fsdp", f"{folder}/{path}")
         for path in (".", "of_tensorflow")
     }
+    results["sums"] = {" ".join(case): compile_sums(*case) for case in SUMS}
     print(json.dumps(results))
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests import commands
 from tests.trainers.engine.on_jax import (
     CASES,
+    SUMS,
     make_loop,
     state_of,
     train,
@@ -89,6 +90,16 @@ def test_a_training_continues_on_the_other_engine(
                 np.testing.assert_array_equal(a, b)
     train(of_jax, 2)
     assert of_jax.step == 2
+
+
+@pytest.mark.parametrize("case", SUMS)
+def test_gradients_are_summed_in_no_other_type_than_asked_for(results, case):
+    refused = results["sums"][" ".join(case)]
+    if SUMS[case] is None:
+        assert not refused
+    else:
+        assert f"`gradient_dtype` must be '{SUMS[case]}'" in refused
+        assert f"gradient_dtype='{case[-1]}'" in refused
 
 
 @pytest.mark.parametrize("source", [".", "of_tensorflow"])
