@@ -14,6 +14,7 @@ from keras_vit.errors import message_of
 from trainers.command_line import parse_flags
 from trainers.data.datasets import ImageDataset, open_dataset
 from trainers.data.decoding import DataError, describe_error
+from trainers.data.labels import AUTO, LabelOptions
 from trainers.engine.cluster import WorkerConfig
 from trainers.engine.rendezvous import WorkerLostError
 from trainers.errors import CheckpointError, Interrupted, NonFiniteLossError
@@ -30,6 +31,7 @@ def open_source(
     data_dir: str | None = None,
     train_split: str | None = UNREAD,
     eval_split: str | None = None,
+    labels: LabelOptions = AUTO,
 ) -> tuple[RunFolder | NamedModel, ImageDataset]:
     """Return a model and the data set to evaluate it on.
 
@@ -42,6 +44,7 @@ def open_source(
             the run need not exist.
         eval_split: A name or a slice; None for that of the run or, with
             another data set, of the data set.
+        labels: How the labels are read; "auto" as the run was trained.
 
     Raises:
         ValueError: If not exactly one of `run_dir` and `model` is given, or
@@ -61,6 +64,10 @@ def open_source(
         source = RunFolder(as_path(run_dir))
         recipe = source.load_recipe()
         data_dir = data_dir or recipe.data_dir
+        kind, separator = labels
+        if kind == "auto":
+            kind = recipe.labels
+        labels = LabelOptions(kind, separator or recipe.label_separator)
         if dataset is None and ":" in recipe.dataset:
             hint = (
                 f". This is the data set in {source.recipe_path}; a relative "
@@ -74,7 +81,9 @@ def open_source(
             )
             eval_split = eval_split or recipe.eval_split
     try:
-        data = open_dataset(dataset, data_dir, train_split or None, eval_split)
+        data = open_dataset(
+            dataset, data_dir, train_split or None, eval_split, labels
+        )
     except (ValueError, OSError) as error:
         raise ValueError(f"{error}{hint}") from None
     if model:

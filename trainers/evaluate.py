@@ -23,6 +23,7 @@ from trainers.commands import (
     user_errors,
 )
 from trainers.data.datasets import ImageDataset
+from trainers.data.labels import LabelOptions
 from trainers.evaluation.evaluation import choose_folder, evaluate
 from trainers.evaluation.image_predictions import (
     PREDICTIONS_NAME,
@@ -47,6 +48,7 @@ def main(arguments):
             FLAGS.dataset,
             FLAGS.data_dir,
             eval_split=FLAGS.eval_split,
+            labels=LabelOptions(FLAGS.labels, FLAGS.label_separator),
         )
         folder = FLAGS.report_dir and as_path(FLAGS.report_dir)
         other = FLAGS.compare and read_other(FLAGS.compare, dataset)

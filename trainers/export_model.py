@@ -39,6 +39,7 @@ from trainers.commands import (
 )
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import BadExamples
+from trainers.data.labels import LabelOptions
 from trainers.evaluation.predictions import take_images
 from trainers.models.factory import with_patch_size
 from trainers.paths import Path, RemotePath, as_path, write_atomically
@@ -71,6 +72,7 @@ def main(arguments):
             FLAGS.dataset,
             FLAGS.data_dir,
             eval_split=FLAGS.eval_split,
+            labels=LabelOptions(FLAGS.labels, FLAGS.label_separator),
         )
         if not (FLAGS.export_dir or source.folder):
             raise ValueError("--model needs --export_dir.")

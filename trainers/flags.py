@@ -7,6 +7,7 @@ answered at once. Names of tables that need them are written out.
 from absl import flags
 
 from trainers.recipes.flags import define_choice, define_recipe_flags
+from trainers.recipes.recipe import Recipe
 
 # Of `trainers.evaluation.probing` and of `keras_vit.export`.
 PROBES = ("few_shot", "knn")
@@ -35,7 +36,19 @@ def define_source_flags():
         None,
         "Split to read, or a slice of one. Default: that of the run.",
     )
+    define_label_flags()
     define_preprocess_flag()
+
+
+def define_label_flags():
+    """Define the flags of how the labels of images are read."""
+    for name in ("labels", "label_separator"):
+        field = Recipe.__dataclass_fields__[name]
+        text, choices = field.metadata["help"], field.metadata["choices"]
+        if choices:
+            define_choice(name, field.default, choices, text)
+        else:
+            flags.DEFINE_string(name, field.default, text)
 
 
 def define_preprocess_flag():
@@ -280,6 +293,7 @@ def define_inspect_data_flags():
         flags.DEFINE_string(
             split, None, "Split to check. Default: that of the data set."
         )
+    define_label_flags()
 
 
 def define_serve_check_flags():

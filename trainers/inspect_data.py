@@ -25,6 +25,7 @@ from trainers.data.inspection import (
     inspect_images,
     write_data_page,
 )
+from trainers.data.labels import LabelOptions
 from trainers.paths import Path, as_path, check_folder, check_writable
 
 FLAGS = flags.FLAGS
@@ -42,7 +43,11 @@ def main(arguments):
                 f"Received: {' '.join(names)!r}"
             )
         dataset = open_dataset(
-            names[0], FLAGS.data_dir, FLAGS.train_split, FLAGS.eval_split
+            names[0],
+            FLAGS.data_dir,
+            FLAGS.train_split,
+            FLAGS.eval_split,
+            LabelOptions(FLAGS.labels, FLAGS.label_separator),
         )
         if FLAGS.out:  # Before the work.
             check_out(as_path(FLAGS.out))

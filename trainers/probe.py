@@ -23,6 +23,7 @@ from trainers.commands import (
     stop_at_once,
     user_errors,
 )
+from trainers.data.labels import LabelOptions
 from trainers.evaluation.probing import (
     ProbeChoices,
     probe,
@@ -59,6 +60,7 @@ def main(arguments):
             FLAGS.data_dir,
             train_split=FLAGS.train_split,
             eval_split=FLAGS.eval_split,
+            labels=LabelOptions(FLAGS.labels, FLAGS.label_separator),
         )
         probe(
             source,

@@ -120,6 +120,8 @@ def print_start(trainer: Trainer, chosen: ChosenRecipe):
         print("This run is finished. To train again, use another run_dir.")
     if trainer.loop.step == 0:
         print_initial_weights(trainer, chosen)
+    if trainer.dataset.has_several_labels:
+        print(f"An image may have several labels: {trainer.recipe.loss} loss.")
     if trainer.has_other_images:
         print_other_images(trainer)
     if chosen.name in RULES:
@@ -142,6 +144,8 @@ def print_results(trainer: Trainer, seconds: float | None):
             f"trainers.train --init_from={trainer.run.model_path}"
         )
         return
+    if trainer.dataset.has_several_labels:
+        return  # Guessing all labels of an image is not one in C.
     num_classes = len(trainer.dataset.class_names)
     key = "val_accuracy"
     best = max((row[key] for row in rows if key in row), default=1)

@@ -32,13 +32,20 @@ def graphs_as_written():
     tf.config.optimizer.set_experimental_options({switch: before})
 
 
-FEW_UPDATES = {"runs", "models", "evaluation"}
+FEW_UPDATES = {"training", "models", "evaluation"}
 FEW_UPDATES |= {
     "test_modes.py",
     "test_train.py",
     "test_paths.py",
     "test_sweep.py",
     "test_unlabelled.py",
+}
+# Of the loop itself, and of what graphs are.
+TRACED = {
+    "test_flops.py",
+    "test_interruptions.py",
+    "test_loop.py",
+    "test_memory.py",
 }
 
 
@@ -49,6 +56,7 @@ def updates_one_by_one(request):
     Tracing them takes longer. See `graphs`.
     """
     is_short = not FEW_UPDATES.isdisjoint(request.path.parts)
+    is_short &= request.path.name not in TRACED
     tf.config.run_functions_eagerly(is_short)
     yield
     tf.config.run_functions_eagerly(False)

@@ -19,6 +19,7 @@ class MadeDataset:
     name: str = "made"
     channels: int = 1
     all_class_names: tuple = ()
+    has_several_labels: bool = False
 
     @property
     def model_class_names(self):
@@ -90,12 +91,14 @@ def write_photos(folder, places, size=(9, 9)):
 
 
 def write_records(path, images, labels, **others):
-    """Write encoded images with their labels as a file of TFRecord."""
+    """Write encoded images, each with one or several labels, as TFRecord."""
     with tf.io.TFRecordWriter(str(path)) as writer:
         for image, label in zip(images, labels):
             features = {
                 "image/encoded": {"bytes_list": {"value": [image]}},
-                "image/class/label": {"int64_list": {"value": [label]}},
+                "image/class/label": {
+                    "int64_list": {"value": np.atleast_1d(label)}
+                },
                 **others,
             }
             feature = {

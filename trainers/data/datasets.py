@@ -20,6 +20,7 @@ from trainers.data.file_lists import (
     LIST_NAMES,
     check_is_no_path,
 )
+from trainers.data.labels import AUTO, LabelOptions
 from trainers.data.readers.image_files import ImageFiles, number_classes
 from trainers.data.readers.tfds import DATASETS, open_tfds
 from trainers.data.readers.tfrecord import open_tfrecords
@@ -39,8 +40,9 @@ class ExampleReader(Protocol):
 
     An example is read as (stored, label, name): `stored` is small enough for
     a shuffle buffer, and `fetch` and `decode` turn it into an image. The label
-    is a class, or a vector of classes, which is empty if the image has no
-    label.
+    is a class, or a vector of classes that are all right, which is empty if the
+    image has no label. Of several labels, it is a vector of floats: 1 for each
+    class that the image has, 0 for the others, NaN if that is unknown.
 
     Attributes:
         class_names: Names of the classes, in the order of the labels.
@@ -49,6 +51,7 @@ class ExampleReader(Protocol):
         train_split, eval_split: The default splits; None for the first of
             TRAIN_SPLITS and EVAL_SPLITS that exists.
         shuffle_buffer: Number of examples that the shuffle buffer may hold.
+        has_several_labels: Whether images may have several labels.
         has_exif: Whether the files may be of any kind, as people have them:
             with an Exif orientation, or one that TensorFlow cannot read.
     """
@@ -59,6 +62,7 @@ class ExampleReader(Protocol):
     train_split: str | None
     eval_split: str | None
     shuffle_buffer: int
+    has_several_labels: bool
     has_exif: bool
 
     def read(self, ranges: Sequence[Range]) -> tf.data.Dataset:
@@ -142,13 +146,22 @@ class ImageDataset:
             num_parallel_calls=tf.data.AUTOTUNE,
         )
 
+    @property
+    def has_several_labels(self) -> bool:
+        """Whether images may have several labels, each right or wrong alone."""
+        return self.reader.has_several_labels
+
     def has_several_classes(self, split: str | None) -> bool:
         """Return whether an image of `split` may have several classes."""
         examples = self.reader.read(self.ranges(split))
         return examples.element_spec[1].shape.rank != 0
 
     def labels(self, split: str | None) -> np.ndarray:
-        """Return the labels of `split`, in a fixed order."""
+        """Return the labels of `split`, in a fixed order.
+
+        Shapes:
+            returns: (N,), classes; of several labels, (N, classes).
+        """
         examples = self.reader.read(self.ranges(split))
         labels = examples.map(lambda stored, label, name: label)
         batches = labels.batch(NUM_LABELS_READ).as_numpy_iterator()
@@ -184,6 +197,7 @@ def open_dataset(
     data_dir: str | None = None,
     train_split: str | None = None,
     eval_split: str | None = None,
+    labels: LabelOptions = AUTO,
 ) -> ImageDataset:
     """Return the data set called `name`, prepared for reading.
 
@@ -197,12 +211,13 @@ def open_dataset(
             of the data set, or `train`.
         eval_split: Split to evaluate on. Default: that of the data set, or the
             first of `test`, `validation` and `val`.
+        labels: How the labels are read.
 
     Raises:
         ValueError: If there is no such data set or split, or the data set has
             no labelled images or no split to evaluate on.
     """
-    reader = _open_reader(name, data_dir)
+    reader = _open_reader(name, data_dir, labels)
     train_split = train_split or reader.train_split
     train_split = train_split or find_split(reader.splits, TRAIN_SPLITS)
     eval_split = eval_split or reader.eval_split
@@ -222,14 +237,14 @@ def open_dataset(
     return ImageDataset(name, reader, train_split, eval_split)
 
 
-def _open_reader(name, data_dir):
+def _open_reader(name, data_dir, labels):
     kind, _, path = name.partition(":")
     if kind in FILE_LISTS:
-        return number_classes(FILE_LISTS[kind].list_files(path))
+        return number_classes(FILE_LISTS[kind].list_files(path, labels))
     if kind in READERS:
-        return READERS[kind](path)
+        return READERS[kind](path, labels)
     try:
-        return open_tfds(name, data_dir)
+        return open_tfds(name, data_dir, labels)
     except ValueError as error:
         is_unknown = isinstance(error, tfds.core.DatasetNotFoundError)
         if TFDS_NAME.match(name) and not is_unknown:

@@ -43,8 +43,8 @@ class FileList(NamedTuple):
     """A kind of lists of image files.
 
     Args:
-        list_files: Takes PATH and returns the (path, class) pairs of each
-            split.
+        list_files: Takes PATH and LabelOptions, and returns the (path, label)
+            pairs of each split.
         is_folder: Whether PATH is the folder of the images.
         has_class_folders: Whether folders in PATH give the classes.
     """

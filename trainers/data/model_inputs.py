@@ -56,13 +56,17 @@ def make_prepare(
                 augmented, image_size, augmentation.normalization
             )
 
-        # A label may be several classes, or none.
-        label = tf.one_hot(tf.reshape(label, (-1,)), num_classes)
-        label = tf.minimum(tf.reduce_sum(label, 0), 1.0)
-        weight = is_good * tf.reduce_max(label)
+        if dataset.has_several_labels:
+            is_known = tf.logical_not(tf.math.is_nan(label))
+            weight = is_good * tf.cast(tf.reduce_any(is_known), tf.float32)
+            label = tf.ensure_shape(label, (num_classes,))
+        else:  # A label may be several classes, or none.
+            label = tf.one_hot(tf.reshape(label, (-1,)), num_classes)
+            label = tf.minimum(tf.reduce_sum(label, 0), 1.0)
+            weight = is_good * tf.reduce_max(label)
         shape = (*image_size, dataset.channels)
         image = tf.cond(is_good > 0, augment, lambda: tf.zeros(shape))
-        return image, label * is_good, weight
+        return image, tf.where(is_good > 0, label, 0.0), weight
 
     return prepare
 

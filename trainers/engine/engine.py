@@ -79,7 +79,8 @@ class Engine:
         It has two methods: `train(iterator, count, first)` makes updates and
         returns their number, the sums of loss, hits and weights (3,) and the
         seconds spent waiting for input; it stops after a loss that is not
-        finite. `measure(iterator, count)` returns the sums over batches.
+        finite. `measure(iterator, count)` returns the sums over batches of
+        `Update.measure`.
 
         Args:
             update: See `trainers.engine.update.Update`.

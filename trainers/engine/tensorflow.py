@@ -163,7 +163,7 @@ class TensorFlowUpdate:
 
     @tf.function
     def _measure(self, iterator, count):
-        sums = tf.zeros(3, tf.float64)
+        sums = tf.zeros(self.update.num_measured, tf.float64)
         for _ in tf.range(count):
             measured = self.strategy.run(
                 self.measure_replica, args=(next(iterator),)
@@ -234,7 +234,7 @@ class TensorFlowUpdate:
 
     @tf.autograph.experimental.do_not_convert
     def measure_replica(self, batch):
-        """Return the same sums as `train_replica`, without an update.
+        """Return the sums of `Update.measure` over the images of a replica.
 
         The averaged weights are evaluated, if there are any.
         """

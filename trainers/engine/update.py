@@ -12,6 +12,7 @@ counts as a step of the loop, not in `Optimizer.iterations`.
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 from keras import ops
@@ -50,6 +51,8 @@ class Update:
             trained in place of `model`. () for the model itself.
         hits: Maps labels and what the model returns to the share of right
             predictions of each image (B,); None for no accuracy.
+        figures: What else an evaluation measures; see
+            `trainers.training.figures`. None for nothing.
     """
 
     model: keras.Model
@@ -64,6 +67,7 @@ class Update:
     distillation: Distillation | None = None
     variants: tuple = ()
     hits: Callable | None = is_best_class
+    figures: Any = None
 
     def compute_loss(self, weights, states, batch, variant=None):
         """Return the loss of a batch, and what comes with it.
@@ -95,8 +99,16 @@ class Update:
         measured = self._sum(losses, labels, outputs[0], example_weights)
         return loss, (new_states, measured)
 
+    @property
+    def num_measured(self) -> int:
+        """How many sums `measure` returns."""
+        return 3 + (self.figures.size if self.figures else 0)
+
     def measure(self, weights, states, batch):
-        """Return the sums of `compute_loss` without training.
+        """Return the sums of `compute_loss` without training, and of figures.
+
+        Shapes:
+            returns: (num_measured,).
 
         Args:
             weights: Values of the trainable variables, or their averages.
@@ -109,7 +121,11 @@ class Update:
         )
         outputs = _in_float32(outputs)
         losses = self.loss(labels, outputs)
-        return self._sum(losses, labels, outputs, example_weights)
+        sums = self._sum(losses, labels, outputs, example_weights)
+        if self.figures is None:
+            return sums
+        more = self.figures.measure(labels, outputs, example_weights)
+        return ops.concatenate([sums, more])
 
     def with_seeds(self, states: Sequence, seed_of: Callable) -> list:
         """Return the states with new seeds for the generators of the model.

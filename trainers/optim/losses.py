@@ -15,7 +15,8 @@ class Loss(NamedTuple):
     """A row of LOSSES.
 
     Args:
-        function: Maps labels (B, C) and logits (B, C) to losses (B,).
+        function: Maps labels (B, C), logits (B, C) and perhaps the weights of
+            the positive labels to losses (B,).
         activation: The function that turns the logits of a model trained with
             this loss into probabilities: a key of
             `keras_vit.models.features.CLASSIFIER_ACTIVATIONS`.
@@ -38,16 +39,73 @@ def softmax(labels, logits):
     return -ops.sum(labels * ops.log_softmax(logits), axis=-1)
 
 
-def sigmoid(labels, logits):
+def sigmoid(labels, logits, weights=1.0):
     """Return the sum over the classes of their binary cross-entropies.
 
     Shapes:
-        labels: (B, C), each entry in [0, 1]. logits: (B, C). returns: (B,).
+        labels: (B, C), each entry in [0, 1], or NaN: such a class does not
+            count. logits: (B, C). weights: (C,). returns: (B,).
+
+    Args:
+        labels: The labels.
+        logits: The logits.
+        weights: Factors of the losses of positive labels.
 
     Reference: big_vision, which trains on ImageNet-21k with this loss.
     """
-    losses = ops.softplus(logits) - labels * logits  # (B, C)
-    return ops.sum(losses, axis=-1)
+    return _sum_known(
+        labels,
+        weights * ops.softplus(-logits),  # -log p
+        ops.softplus(logits),  # -log(1 - p)
+    )
+
+
+FOCUS = 2.0
+
+
+def focal(labels, logits, weights=1.0):
+    """Return the focal loss: easy labels count less, as (1 - p)^2.
+
+    Arguments and shapes are those of `sigmoid`; p is the probability of the
+    label that is right.
+
+    Reference: Lin et al. 2017, arXiv:1708.02002, eq. 4 and its gamma of 2.
+        Differs: no alpha; `weights` stands for it.
+    """
+    p = ops.sigmoid(logits)
+    return _sum_known(
+        labels,
+        weights * (1.0 - p) ** FOCUS * ops.softplus(-logits),
+        p**FOCUS * ops.softplus(logits),
+    )
+
+
+NEGATIVE_FOCUS, MARGIN = 4.0, 0.05
+
+
+def asymmetric(labels, logits, weights=1.0):
+    """Return the asymmetric loss: easy negatives count least, or nothing.
+
+    Those of a probability below 0.05 count nothing. Arguments and shapes are
+    those of `sigmoid`.
+
+    Reference: Ridnik et al. 2021, arXiv:2009.14119, eq. 7 with its gamma- of
+        4, gamma+ of 0 and margin of 0.05.
+    """
+    shifted = ops.maximum(ops.sigmoid(logits) - MARGIN, 0.0)
+    return _sum_known(
+        labels,
+        weights * ops.softplus(-logits),
+        -(shifted**NEGATIVE_FOCUS) * ops.log(1.0 - shifted),
+    )
+
+
+def _sum_known(labels, positive, negative):
+    """Return the losses (B,) of labels (B, C), of which NaN does not count."""
+    is_known = labels == labels
+    labels = ops.where(is_known, labels, 0.0)
+    losses = labels * positive + (1.0 - labels) * negative
+    return ops.sum(ops.where(is_known, losses, 0.0), axis=-1)
 
 
 def smooth_labels(labels, smoothing: float):
@@ -58,7 +116,7 @@ def smooth_labels(labels, smoothing: float):
     so the target probability of a wrong class is smoothing / C instead of 0.
 
     Shapes:
-        labels: (B, C), each row summing to 1. returns: (B, C), likewise.
+        labels: (B, C). returns: (B, C), with the sum 1 of a row that had it.
     """
     return labels * (1.0 - smoothing) + smoothing / labels.shape[-1]
 
@@ -74,9 +132,22 @@ def is_best_class(labels, logits):
     return chosen == ops.max(labels, -1)
 
 
+def are_all_right(labels, logits):
+    """Return whether all known labels are more likely right than wrong.
+
+    Shapes:
+        labels: (B, C), NaN where unknown. logits: (B, C). returns: (B,), bools.
+    """
+    is_known = labels == labels
+    is_right = (ops.where(is_known, labels, 0.0) > 0.5) == (logits >= 0)
+    return ops.all(ops.logical_or(is_right, ops.logical_not(is_known)), -1)
+
+
 LOSSES = {
     "softmax": Loss(softmax, activation="softmax"),
     "sigmoid": Loss(sigmoid, activation="sigmoid"),
+    "focal": Loss(focal, activation="sigmoid"),
+    "asymmetric": Loss(asymmetric, activation="sigmoid"),
 }
 
 

@@ -14,6 +14,7 @@ from fractions import Fraction
 from keras_vit.arguments import is_number, is_whole
 from keras_vit.tables import pick
 from trainers.data.file_lists import LIST_NAMES
+from trainers.data.labels import LabelOptions
 from trainers.recipes.baselines import BASELINES
 
 if typing.TYPE_CHECKING:
@@ -43,7 +44,10 @@ ACTIVATIONS = ("tanh", "exact", "quick", "silu", "relu", "elu")
 PATCH_TARGETS = ("mean_color", "small_patch", "pixels")
 # and of `trainers.optim` and `trainers.engine`.
 # Loss -> the function that turns logits into probabilities.
-LOSSES = {"softmax": "softmax", "sigmoid": "sigmoid"}
+LOSSES = {
+    "softmax": "softmax",
+    **dict.fromkeys(("sigmoid", "focal", "asymmetric"), "sigmoid"),
+}
 OPTIMIZERS = ("adamw", "adam", "lamb", "adafactor", "lion", "sgd")
 DECAYS = ("cosine", "linear", "constant", "rsqrt", "steps")
 DTYPES = ("float32", "bfloat16")  # Of the accumulator and of gradients.
@@ -52,6 +56,7 @@ STRATEGIES = (
     *("data_parallel", "fsdp", "tensor_parallel"),
 )
 
+LABELS = ("auto", "one", "several")
 CLASSIFY = "classify"
 # Share of hidden patches of each objective without labels, as in its paper.
 MASK_RATIOS = {"masked_patches": 0.5, "autoencoder": 0.75}
@@ -167,6 +172,19 @@ class Recipe:
         None,
         "Split to evaluate on, or a slice of one. Default: that of the data "
         "set.",
+    )
+    labels: str = free_option(
+        "auto",
+        "Whether an image has one class or may have several labels. auto is "
+        "what the data are: several if a cell of a table has several, if it "
+        "has a column for each class, or if the label of the data set is a "
+        "list. With folder:PATH, several makes equal photos in several folders "
+        "one photo of all these classes.",
+        LABELS,
+    )
+    label_separator: str | None = option(
+        None,
+        "With csv:PATH, what is between the labels in a cell. Default: found.",
     )
     image_size: int = option(
         224,
@@ -402,7 +420,12 @@ class Recipe:
     total_steps: int | None = option(
         None, "Number of updates; replaces `epochs`.", range=POSITIVE
     )
-    loss: str = option("softmax", "Loss.", LOSSES)
+    loss: str = option(
+        "softmax",
+        "Loss. For several labels, sigmoid is in place of softmax; focal and "
+        "asymmetric give less weight to the labels that are right already.",
+        LOSSES,
+    )
     label_smoothing: float = option(
         0.0,
         "Share of the label that is distributed equally over all classes.",
@@ -411,7 +434,8 @@ class Recipe:
     class_weights: str = option(
         "none",
         "Weights of the classes in the loss. With balanced, all classes count "
-        "equally, however many images they have.",
+        "equally, however many images they have; of several labels, the images "
+        "with a label as much as those without.",
         ["none", "balanced"],
     )
     optimizer: str = option("adamw", "Optimizer.", OPTIMIZERS)
@@ -623,6 +647,36 @@ class Recipe:
     def needs_labels(self) -> bool:
         """Whether the model learns classes."""
         return self.objective == CLASSIFY
+
+    @property
+    def label_options(self) -> LabelOptions:
+        """How the labels of the data set are read."""
+        return LabelOptions(self.labels, self.label_separator)
+
+    def for_labels(self, has_several: bool) -> "Recipe":
+        """Return the recipe for images of one class each, or of several labels.
+
+        Args:
+            has_several: Whether images may have several labels.
+
+        Raises:
+            ValueError: If a field is for the other kind.
+        """
+        changes = {"labels": "several" if has_several else "one"}
+        if has_several and self.loss == "softmax":
+            changes["loss"] = "sigmoid"
+        if not has_several and self.loss in ("focal", "asymmetric"):
+            raise ValueError(
+                f"`loss` {self.loss!r} is for several labels, and the images "
+                f"have one each. Received: dataset={self.dataset!r}, "
+                f"labels={self.labels!r}"
+            )
+        if has_several and self.teacher and self.distillation_target == "hard":
+            raise ValueError(
+                "`distillation_target` must be soft for several labels. "
+                f"Received: distillation_target={self.distillation_target!r}"
+            )
+        return dataclasses.replace(self, **changes)
 
     @property
     def activation(self) -> str:

@@ -18,14 +18,16 @@ from trainers.engine.engine import Engine
 from trainers.engine.update import Update
 from trainers.errors import CheckpointError, Interrupted, NonFiniteLossError
 from trainers.optim.optimizers import Optimizer
+from trainers.training.figures import name_best
 
 
 @dataclasses.dataclass
 class Best:
     """Remembers the best evaluation so far.
 
-    An evaluation is better than another if its accuracy is higher or, with the
-    same accuracy or none, its loss is lower. What is remembered is part of the
+    An evaluation is better than another if its figure is higher or, with the
+    same figure or none, its loss is lower. The figure is the first of FIGURES
+    that there is. What is remembered is part of the
     state of the training, so a run that continues goes on as one that was not
     stopped.
 
@@ -40,17 +42,18 @@ class Best:
     patience: int | None = None
 
     def __post_init__(self):
-        # Accuracy, negative loss, number of evaluations after it.
+        # Figure, negative loss, number of evaluations after it.
         self.numbers = np.array([-1.0, -math.inf, 0.0])
 
     def judge(self, logs: dict[str, float]):
         """Compare an evaluation with the best one, and save a better model.
 
         Args:
-            logs: `val_loss` of the evaluation, and `val_accuracy` if any.
+            logs: `val_loss` of the evaluation, and its other figures.
         """
         *best, num_since = self.numbers.tolist()
-        found = [logs.get("val_accuracy", 0.0), -logs["val_loss"]]
+        figure = logs.get(name_best(logs), 0.0)
+        found = [figure, -logs["val_loss"]]
         if found > best:
             # The model comes before the checkpoint that remembers it: a run
             # that is killed in between saves it again.
@@ -299,7 +302,7 @@ class Loop:
 
     def _measure(self, batches, num_steps):
         """Return the means over batches; see `evaluate`."""
-        iterator, sums = iter(batches), np.zeros(3)
+        iterator, sums = iter(batches), np.zeros(self.update.num_measured)
         for start in range(0, num_steps, BATCHES_PER_CALL):
             count = min(BATCHES_PER_CALL, num_steps - start)
             sums += self.compiled.measure(iterator, count)
@@ -309,7 +312,10 @@ class Loop:
                 "`eval_batches` must hold images of a weight above 0. "
                 f"Received: {num_steps} batches without any"
             )
-        return self._means(sums)
+        figures, found = self.update.figures, self._means(sums[:3])
+        if figures:
+            found[figures.name] = figures.report(sums[3:])
+        return found
 
     def _means(self, sums):
         """Return the loss and, if the update counts hits, the accuracy."""

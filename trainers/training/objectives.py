@@ -1,7 +1,5 @@
 """What a recipe learns: the loss of its labels, and that of a teacher."""
 
-from collections.abc import Callable
-
 import keras
 import numpy as np
 from keras import ops
@@ -23,18 +21,20 @@ from trainers.optim.losses import (
     LOSSES,
     TARGETS,
     Distillation,
+    are_all_right,
     is_best_class,
     smooth_labels,
 )
 from trainers.paths import as_path
 from trainers.recipes.recipe import Recipe
+from trainers.training.figures import BalancedAccuracy, MeanAveragePrecision
 from trainers.training.run_folder import NamedModel, RunFolder
 
 
 def make_loss(
     recipe: Recipe, dataset: ImageDataset, model: keras.Model
-) -> tuple[Callable, Callable | None]:
-    """Return the functions `loss` and `hits` of an `Update` for a recipe.
+) -> dict:
+    """Return `loss`, `hits` and `figures` of an `Update` for a recipe.
 
     Args:
         recipe: The recipe, with smoothed labels and class weights.
@@ -42,20 +42,58 @@ def make_loss(
         model: The model to train.
     """
     if isinstance(model, PretrainingModel):
-        return loss_and_hits(model)
+        loss, hits = loss_and_hits(model)
+        return {"loss": loss, "hits": hits}
     per_image = LOSSES[recipe.loss].function
-    class_weights = None
-    if recipe.class_weights == "balanced":
-        class_weights = balance_classes(dataset)
+    num_classes = len(dataset.class_names)
+    is_balanced = recipe.class_weights == "balanced"
+
+    def smooth(labels):
+        return smooth_labels(labels, recipe.label_smoothing)
+
+    if dataset.has_several_labels:
+        weights = balance_labels(dataset) if is_balanced else 1.0
+        return {
+            "loss": lambda y, logits: per_image(smooth(y), logits, weights),
+            "hits": are_all_right,
+            "figures": MeanAveragePrecision(num_classes),
+        }
+    class_weights = balance_classes(dataset) if is_balanced else None
 
     def loss(labels, logits):
-        smoothed = smooth_labels(labels, recipe.label_smoothing)
-        losses = per_image(smoothed, logits)
+        losses = per_image(smooth(labels), logits)
         if class_weights is None:
             return losses
         return losses * ops.matmul(labels, class_weights)
 
-    return loss, is_best_class
+    figures = BalancedAccuracy(num_classes)
+    return {"loss": loss, "hits": is_best_class, "figures": figures}
+
+
+def balance_labels(dataset: ImageDataset) -> np.ndarray:
+    """Return the weights with which positives count as much as negatives.
+
+    Shapes:
+        returns: (C,), float32, at most MOST_WEIGHT.
+
+    Raises:
+        ValueError: If a class has no image with it, or none without it.
+    """
+    labels = dataset.labels(dataset.train_split)
+    counts = np.stack([(labels == x).sum(0) for x in (0, 1)])
+    empty = np.flatnonzero(counts.min(0) == 0)
+    if len(empty):
+        names = [dataset.class_names[index] for index in empty]
+        raise ValueError(
+            "`class_weights` must be 'none' unless each class has training "
+            "images with it and without it. Received: "
+            f"dataset={dataset.name!r} without any of "
+            f"{', '.join(map(repr, names))}"
+        )
+    return np.minimum(counts[0] / counts[1], MOST_WEIGHT).astype("float32")
+
+
+MOST_WEIGHT = 100.0  # More would let single images decide.
 
 
 def balance_classes(dataset: ImageDataset) -> np.ndarray:

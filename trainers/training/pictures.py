@@ -16,6 +16,7 @@ from keras_vit.preprocessing.description import (
 from keras_vit.progress import format_seconds, scale
 from trainers.data.batches import eval_batches
 from trainers.paths import Path, as_path, draft_of
+from trainers.training.figures import name_best
 from trainers.training.report import read_metrics
 
 # Most images of a batch that a picture shows.
@@ -368,18 +369,16 @@ def final_table(
         last = rows[-1]
         cells.append(("updates", f"{last['step']:,.0f}"))
         cells += [(name, f"{last[name]:.4f}") for name in FINAL if name in last]
-    judged = [row for row in rows if "val_accuracy" in row]
-    if judged:
-        best = max(
-            judged,
-            key=lambda row: (row["val_accuracy"], -row.get("val_loss", 0)),
-        )
-        figure = f"{best['val_accuracy']:.4f} at update {best['step']:,.0f}"
+    name = name_best(rows[-1]) if rows else None
+    if name:
+        judged = [row for row in rows if name in row]
+        best = max(judged, key=lambda row: (row[name], -row.get("val_loss", 0)))
+        figure = f"{best[name]:.4f} at update {best['step']:,.0f}"
         if keep_best:
             figure += "; this model is kept"
         elif best["step"] != rows[-1]["step"]:
             figure += "; not kept, the model is the last one"
-        cells.append(("best val_accuracy", figure))
+        cells.append((f"best {name}", figure))
     rates = [row["images_per_second"] for row in rows if RATE in row]
     if rates:
         cells.append(("images/s", f"{rates[-1]:,.1f}"))

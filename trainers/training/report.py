@@ -177,6 +177,7 @@ SHOWN = {
     "loss": "loss {:.4f}",
     "accuracy": "accuracy {:.4f}",
     "val_loss": "val_loss {:.4f}",
+    "val_mean_average_precision": "val_mAP {:.4f}",
     "val_accuracy": "val_accuracy {:.4f}",
     "updates_per_second": "{:.3g} updates/s",
     "images_per_second": "{:,.1f} images/s",
@@ -194,6 +195,8 @@ COLUMNS = (
     "accuracy",
     "val_loss",
     "val_accuracy",
+    "val_balanced_accuracy",
+    "val_mean_average_precision",
     "learning_rate",
 )
 

@@ -294,6 +294,16 @@ class RunFolder:
         """
         return self._read(take_class_names)
 
+    @property
+    def has_several_labels(self) -> bool:
+        """Whether the model may give an image several labels."""
+        return self.load_recipe().labels == "several"
+
+    @property
+    def thresholds(self) -> list[float] | None:
+        """The least probability of each of several labels; None for 0.5."""
+        return self._read(lambda content: content.get("thresholds"))
+
     def load_num_images(self) -> int | None:
         """Return the number of training images; None if it is not known."""
         return self._read(lambda content: content.get("num_images"))
@@ -467,6 +477,16 @@ class NamedModel:
         if self._run:
             return self._run.activation
         return self._loaded[1] or "softmax"
+
+    @property
+    def has_several_labels(self) -> bool:
+        """Whether the model may give an image several labels: as its run."""
+        return bool(self._run) and self._run.has_several_labels
+
+    @property
+    def thresholds(self) -> list[float] | None:
+        """The least probability of each label in a run; None for 0.5."""
+        return self._run.thresholds if self._run else None
 
     @property
     def digest(self) -> str | None:

@@ -128,6 +128,7 @@ def prepare(
             recipe = chosen.fit(num_images, started, replicas)
             free = chosen.free_fields(started)
         recipe = _normalize(recipe, started, dataset.channels)
+        recipe = fit_to_labels(recipe, dataset, chosen, started)
         if chosen:
             engine.check_agreement("recipe", _shared_fields(recipe))
         steps_per_epoch, total_steps = count_steps(recipe, dataset)
@@ -198,6 +199,7 @@ def open_in_turn(recipe: Recipe, engine: Engine) -> ImageDataset:
         recipe.data_dir,
         train_split=recipe.train_split,
         eval_split=recipe.eval_split,
+        labels=recipe.label_options,
     )
     if engine.is_writer:
         engine.wait_for_all()
@@ -211,6 +213,40 @@ def check_labels(recipe: Recipe, dataset: ImageDataset):
             "`dataset` must have labels, unless --objective=autoencoder or "
             f"masked_patches. Received: dataset={recipe.dataset!r}"
         )
+
+
+def fit_to_labels(
+    recipe: Recipe,
+    dataset: ImageDataset,
+    chosen: ChosenRecipe | None = None,
+    started: Recipe | None = None,
+) -> Recipe:
+    """Return the recipe for one class an image, or for several labels.
+
+    Args:
+        recipe: The recipe.
+        dataset: The data set, which decides.
+        chosen: See `prepare`.
+        started: The recipe of the run to continue, if there is one.
+
+    Raises:
+        ValueError: If the recipe, or the run, is for the other kind.
+    """
+    if not recipe.needs_labels:
+        return recipe
+    has_several = dataset.has_several_labels
+    if chosen and has_several and chosen.given.get("loss") == "softmax":
+        raise ValueError(
+            "`loss` must be sigmoid, focal or asymmetric for several labels; "
+            "--labels=one is for one class an image. Received: loss='softmax'"
+        )
+    recipe = recipe.for_labels(has_several)
+    if started and started.labels not in ("auto", recipe.labels):
+        raise ValueError(
+            "`labels` must be those that the run was started with. Received: "
+            f"{started.labels} there, {recipe.labels} here"
+        )
+    return recipe
 
 
 def count_steps(recipe: Recipe, dataset: ImageDataset) -> tuple[int, int]:
@@ -284,12 +320,10 @@ def make_loop(
         must_scale = PRECISIONS[recipe.precision].scales_loss
         scale = LossScale() if must_scale else None
         distillation = make_distillation(recipe, dataset, model)
-    loss, hits = make_loss(recipe, dataset, model)
     update = Update(
         model=model,
         optimizer=optimizer,
-        loss=loss,
-        hits=hits,
+        **make_loss(recipe, dataset, model),
         clip_norm=recipe.clip_norm or None,
         accumulation_steps=recipe.accumulation_steps,
         seed=recipe.seed,

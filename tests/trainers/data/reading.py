@@ -59,6 +59,7 @@ class Numbers:
     image_shape = (None, None, 1)
     train_split = eval_split = None
     shuffle_buffer = 10_000
+    has_several_labels = False
     has_exif = False
 
     def __init__(self, size):

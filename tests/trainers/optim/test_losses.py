@@ -1,4 +1,5 @@
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -37,7 +38,28 @@ def sum_of_sigmoids(logits, labels):
     return optax.sigmoid_binary_cross_entropy(logits, labels).sum(-1)
 
 
-GOLDEN = {"softmax": optax.softmax_cross_entropy, "sigmoid": sum_of_sigmoids}
+def sum_of_focal(logits, labels):
+    """Lin et al. 2017, eq. 4, as it is written."""
+    p = jax.nn.sigmoid(logits)
+    positive = -((1 - p) ** 2) * jnp.log(p)
+    negative = -(p**2) * jnp.log(1 - p)
+    return (labels * positive + (1 - labels) * negative).sum(-1)
+
+
+def sum_of_asymmetric(logits, labels):
+    """Ridnik et al. 2021, eq. 4 and 7, as they are written."""
+    p = jax.nn.sigmoid(logits)
+    shifted = jnp.maximum(p - 0.05, 0)
+    negative = -(shifted**4) * jnp.log(1 - shifted)
+    return (labels * -jnp.log(p) + (1 - labels) * negative).sum(-1)
+
+
+GOLDEN = {
+    "softmax": optax.softmax_cross_entropy,
+    "sigmoid": sum_of_sigmoids,
+    "focal": sum_of_focal,
+    "asymmetric": sum_of_asymmetric,
+}
 LABELS = {
     "soft": np.abs(noise(4, 6)) / np.abs(noise(4, 6)).sum(-1, keepdims=True),
     "none, one, two or all of the classes": np.array(
@@ -63,6 +85,30 @@ def test_losses_and_gradients_of_any_labels_are_those_of_optax(name, labels):
     np.testing.assert_allclose(
         tape.gradient(losses, logits), gradient, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "focal", "asymmetric"])
+def test_unknown_labels_do_not_count_and_positives_may_count_more(name):
+    logits = noise(4, 6, seed=1, scale=3)
+    labels = (noise(4, 6) > 0).astype("float32")
+    is_known = noise(4, 6, seed=2) > 0
+    weights = np.arange(1.0, 7.0, dtype="float32")
+    want = [
+        sum(
+            GOLDEN[name](x[None], y[None]) * (w if y else 1)
+            for x, y, w, known in zip(*row)
+            if known
+        )
+        for row in zip(logits, labels, [weights] * 4, is_known)
+    ]
+    given = tf.constant(np.where(is_known, labels, np.nan))
+    with tf.GradientTape() as tape:
+        x = tf.constant(logits)
+        tape.watch(x)
+        losses = LOSSES[name].function(given, x, weights)
+    np.testing.assert_allclose(losses, want, rtol=1e-5)
+    gradient = tape.gradient(losses, x).numpy()
+    assert np.isfinite(gradient).all() and (gradient[~is_known] == 0).all()
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -7,32 +7,48 @@ import random
 import re
 import unicodedata
 
+from trainers.data.labels import (
+    AUTO,
+    LabelOptions,
+    LabelSet,
+    classes_of,
+    merge_rows,
+    split_cells,
+)
 from trainers.data.readers.image_paths import (
     IMAGE_ENDINGS,
     leave_out_unreadable,
     printable,
     split_by_content,
+    warn_of,
 )
 
 NUM_FAULTS = 5  # Lines that an error names.
 NUM_COLUMNS_NAMED = 20
 
 
-def list_csv(path: str) -> dict[str, list[tuple[str, str]]]:
-    """Return the (path, class) pairs of each split of a CSV table.
+def list_csv(path: str, options: LabelOptions = AUTO) -> dict[str, list[tuple]]:
+    """Return the (path, label) pairs of each split of a CSV table.
 
-    The first line names the columns: one of PATH_COLUMNS, one of
-    LABEL_COLUMNS, and perhaps `split`; case, spaces and underscores do not
-    matter. Commas, semicolons, tabs or bars separate them. Paths are relative
-    to the folder of the file, and may lack the ending of the image. Without a
-    column `split`, `split_by_content` makes the splits `train` and `test`.
+    The first line names the columns: one of PATH_COLUMNS, columns of labels,
+    and perhaps `split`; case, spaces and underscores do not matter. Commas,
+    semicolons, tabs or bars separate them. Paths are relative to the folder of
+    the file, and may lack the ending of the image. Without a column `split`,
+    `split_by_content` makes the splits `train` and `test`.
+
+    The labels are in one of LABEL_COLUMNS, a class in each line; several lines
+    of one image are several labels. Or they are in one of SET_COLUMNS, several
+    in a cell. Or a column for each class has 1 for the images of the class, 0
+    for the others, and nothing where it is unknown.
 
     Args:
         path: Path of the file, in UTF-8 or, as Excel writes it, UTF-16.
+        options: How the labels are read.
 
     Raises:
         ValueError: If there is no such file, a column is missing, or a line
-            names no file, no label or a file that does not exist.
+            names no file, no label or a file that does not exist. If it does
+            not follow whether images have several labels.
         OSError: If a file cannot be read.
     """
     path = os.path.expanduser(path)
@@ -42,7 +58,7 @@ def list_csv(path: str) -> dict[str, list[tuple[str, str]]]:
             "`dataset=csv:PATH` must name a CSV file with a column `path` and "
             f"a column `label`. Received: PATH={path!r}, which {fault}"
         )
-    rows = leave_out_unreadable(_read_rows(path))
+    rows = leave_out_unreadable(_read_rows(path, options))
     if not any(split for *_, split in rows):
         files = split_by_content([row[:2] for row in rows], f"csv:{path}")
     else:
@@ -54,13 +70,13 @@ def list_csv(path: str) -> dict[str, list[tuple[str, str]]]:
     return files
 
 
-def _read_rows(path):
-    """Return (path of the image, label, split or "") of each line."""
+def _read_rows(path, options):
+    """Return (path of the image, label, split or "") of each image."""
     try:
         text = _read_text(path)
         separator, text, first = _find_separator(text)
         table = csv.DictReader(io.StringIO(text, ""), delimiter=separator)
-        columns = _find_columns(path, table.fieldnames or [])
+        header = table.fieldnames or []
         cells = [
             (table.line_num + first, row) for row in table if _is_filled(row)
         ]
@@ -69,21 +85,23 @@ def _read_rows(path):
             "`dataset=csv:PATH` must name a CSV file in UTF-8 (in Excel: "
             f"'CSV UTF-8'). Received: PATH={path!r} ({error})"
         ) from None
+    of_path, of_split, labels = _read_labels(path, header, cells, options)
     files = Files(os.path.dirname(os.path.abspath(path)))
     rows, faults = [], []
-    for number, row in cells:
-        name, label, split = (
+    for (number, row), label in zip(cells, labels):
+        name, split = (
             ((row[column] if column else None) or "").strip()
-            for column in columns
+            for column in (of_path, of_split)
         )
         file = files.find(name)
-        if not name or not label or (columns[-1] and not split):
+        text = split + "".join(classes_of(label))
+        if not name or not label or (of_split and not split):
             faults.append(f"line {number} has an empty cell")
         elif any((cell or "").strip() for cell in row.get(None, [])):
             faults.append(f"line {number} has more cells than the first line")
-        elif printable(label + split) != label + split:
+        elif printable(text) != text:
             faults.append(
-                f"line {number}: {printable(label)} is not in UTF-8 (in Excel, "
+                f"line {number}: {printable(text)} is not in UTF-8 (in Excel, "
                 "save as 'CSV UTF-8')"
             )
         elif file is None:
@@ -99,7 +117,101 @@ def _read_rows(path):
             f"each line. Received: PATH={path!r}: "
             f"{'; '.join(listed) or 'without lines'}"
         )
-    return rows
+    return _join_lines(path, rows, options.kind)
+
+
+def _join_lines(path, rows, kind):
+    """Return a row for each image, with all labels of its lines."""
+    keys = [(file, split) for file, _, split in rows]
+    is_set = isinstance(rows[0][1], LabelSet)
+    merged = merge_rows([row[:2] for row in rows], keys)
+    several = sum(len(label.present) > 1 for _, label in merged)
+    if is_set and kind == "one":
+        raise ValueError(
+            "`labels` must be several or auto for a table whose images have "
+            f"several labels. Received: labels={kind!r}, PATH={path!r}"
+        )
+    if is_set and len(merged) < len(rows):
+        raise ValueError(
+            "`dataset=csv:PATH` must have one line an image if a line has all "
+            f"labels. Received: PATH={path!r} with {len(rows) - len(merged):,} "
+            "lines of images of other lines"
+        )
+    if is_set or kind == "one" or (kind == "auto" and not several):
+        return rows
+    if kind == "auto" and several < LEAST_SHARE * len(merged):
+        named = next(x for x in merged if len(x[1].present) > 1)
+        raise ValueError(
+            "`labels` must be given: several if images may have several "
+            "labels, or one to read each line as an image of its own. "
+            f"Received: labels='auto', PATH={path!r} with {several:,} of "
+            f"{len(merged):,} images with several labels, such as "
+            f"{printable(named[0])}: {', '.join(named[1].present)}"
+        )
+    splits = dict.fromkeys(keys)
+    return [(*row, split) for row, (_, split) in zip(merged, splits)]
+
+
+def _read_labels(path, header, cells, options):
+    """Return the names of the columns of paths and splits, and the labels."""
+    by_name = {}
+    for name in header:
+        by_name.setdefault(_plain(name), name)
+
+    def find(known):
+        names = (_plain(name) for name in known)
+        return next((by_name[n] for n in names if n in by_name), None)
+
+    of_path, of_label, of_set = map(
+        find, (PATH_COLUMNS, LABEL_COLUMNS, SET_COLUMNS)
+    )
+    of_split = by_name.get("split")
+    classes = []
+    if not of_label and not of_set:
+        classes = _find_class_columns(header, cells, {of_path, of_split})
+    if of_path is None or not (of_label or of_set or classes):
+        wanted = PATH_COLUMNS if of_path is None else LABEL_COLUMNS
+        listed = ", ".join(map(printable, header[:NUM_COLUMNS_NAMED]))
+        raise ValueError(
+            "`dataset=csv:PATH` must name a file whose first line has a "
+            f"column {' or '.join(wanted)}. Received: PATH={path!r} with "
+            f"{listed or 'no columns'}"
+            + (", ..." if len(header) > NUM_COLUMNS_NAMED else "")
+        )
+    lines = [row for _, row in cells]
+    if of_label:
+        labels = [(row[of_label] or "").strip() for row in lines]
+    elif of_set:
+        texts = [(row[of_set] or "").strip() for row in lines]
+        labels = split_cells(texts, options.separator)
+    else:
+        labels = [
+            LabelSet(
+                tuple(n for n in classes if _mark(row[n]) == 1),
+                tuple(n for n in classes if _mark(row[n]) is None),
+            )
+            for row in lines
+        ]
+    return of_path, of_split, labels
+
+
+def _find_class_columns(header, cells, others):
+    """Return the columns whose cells are all marks, not all of them empty."""
+    found = []
+    for name in header:
+        marks = {_mark(row[name]) for _, row in cells}
+        if name not in others and marks <= {0, 1, None} and marks != {None}:
+            found.append(name)
+    left = [name for name in header if name not in {*found, *others}]
+    if found and left:
+        warn_of(set(left), "column", "not read: its cells are not 0 and 1")
+    return found
+
+
+def _mark(cell):
+    """Return 1 or 0, None for an empty cell, or the text of another one."""
+    text = (cell or "").strip().lower()
+    return MARKS.get(text, text)
 
 
 def _read_text(path):
@@ -133,31 +245,11 @@ def _find_separator(text):
         names = [_plain(name) for name in next(lines, [])]
         known = [
             any(_plain(name) in names for name in columns)
-            for columns in (PATH_COLUMNS, LABEL_COLUMNS)
+            for columns in (PATH_COLUMNS, LABEL_COLUMNS + SET_COLUMNS)
         ]
         return sum(known), len(names)
 
     return max(",;\t|", key=suits), stripped, skipped
-
-
-def _find_columns(path, found):
-    """Return the names of the columns of paths, labels and splits."""
-    by_name = {}
-    for name in found:
-        by_name.setdefault(_plain(name), name)
-    columns = []
-    for known in (PATH_COLUMNS, LABEL_COLUMNS):
-        name = next((n for n in known if _plain(n) in by_name), None)
-        if name is None:
-            listed = ", ".join(map(printable, found[:NUM_COLUMNS_NAMED]))
-            raise ValueError(
-                "`dataset=csv:PATH` must name a file whose first line has a "
-                f"column {' or '.join(known)}. Received: PATH={path!r} with "
-                f"{listed or 'no columns'}"
-                + (", ..." if len(found) > NUM_COLUMNS_NAMED else "")
-            )
-        columns.append(by_name[_plain(name)])
-    return [*columns, by_name.get("split")]
 
 
 def _plain(name):
@@ -234,3 +326,12 @@ LABEL_COLUMNS = (
     *("label", "class", "category", "class_name", "label_name"),
     *("category_name", "target", "class_id", "label_id", "category_id"),
 )
+# Of several labels in a cell.
+SET_COLUMNS = ("labels", "classes", "categories", "tags", "class_names")
+MARKS = {
+    **{"1": 1, "1.0": 1, "true": 1, "yes": 1},
+    **{"0": 0, "0.0": 0, "false": 0, "no": 0},
+    "": None,
+}
+# Fewer images with lines of other labels are more likely to be mistakes.
+LEAST_SHARE = 0.05

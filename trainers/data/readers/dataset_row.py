@@ -18,12 +18,14 @@ class LabelRule:
         features: The features to read, as `tfds.decode.PartialDecoding` wants
             them.
         compute: Takes the features of an example by name, and returns its
-            class, or a vector of classes.
+            label; see `trainers.data.datasets.ExampleReader`.
+        has_several: Whether the label is a vector of several labels.
     """
 
     class_names: Sequence[str]
     features: Mapping
     compute: Callable[[Mapping], tf.Tensor]
+    has_several: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +37,8 @@ class DatasetRow:
             builder that TFDS registers under the name.
         label: The feature with the label, a class or a list of classes; or a
             rule that computes it.
+        has_alternatives: Whether a prediction of any class of the list is
+            right, as in ImageNet-ReaL. Otherwise they are several labels.
         classes: Indices, in ascending order, of the classes that the data set
             has of those that the feature names. A model of all of them is
             evaluated on these. None for all.
@@ -48,6 +52,7 @@ class DatasetRow:
 
     builder: Callable[..., tfds.core.DatasetBuilder] | None = None
     label: str | LabelRule = "label"
+    has_alternatives: bool = False
     classes: Sequence[int] | None = None
     pixels: Callable[[tf.Tensor], tf.Tensor] | None = None
     train_split: str | None = None

@@ -7,12 +7,14 @@ import unicodedata
 import warnings
 from collections.abc import Iterable
 
+from trainers.data.labels import AUTO, LabelOptions, merge_rows
 from trainers.data.readers.image_paths import (
     is_image_name,
     leads_nowhere,
     leave_out_hidden,
     leave_out_unreadable,
     list_images,
+    place_by_content,
     split_by_content,
     walk,
 )
@@ -25,8 +27,10 @@ from trainers.data.splits import (
 )
 
 
-def list_image_folder(path: str) -> dict[str, list[tuple[str, str]]]:
-    """Return (path, class) pairs of PATH/CLASS/IMAGE or PATH/SPLIT/CLASS/IMAGE.
+def list_image_folder(
+    path: str, options: LabelOptions = AUTO
+) -> dict[str, list[tuple]]:
+    """Return (path, label) pairs of PATH/CLASS/IMAGE or PATH/SPLIT/CLASS/IMAGE.
 
     The pairs of each split are in a list. Without splits, `split_by_content`
     makes the splits `train` and `test`. An image may also be in a folder inside
@@ -37,6 +41,8 @@ def list_image_folder(path: str) -> dict[str, list[tuple[str, str]]]:
 
     Args:
         path: Path of the folder.
+        options: How the labels are read. Of several labels, files of equal
+            content in several classes of a split are one image of all of them.
 
     Raises:
         ValueError: If there is no such folder, a split has no images of the
@@ -46,14 +52,22 @@ def list_image_folder(path: str) -> dict[str, list[tuple[str, str]]]:
     path = os.path.expanduser(path)
     if _has_splits(path):
         files = _list_splits(path)
+        if options.kind == "several":
+            files = {split: _join_copies(rows) for split, rows in files.items()}
     else:
         files = _list_classes(path)
         if not files:
             raise _not_of_the_form(path)
         _check_depth(path, files)
         _check_is_no_split(path, {label for _, label in files})
+        if options.kind == "several":
+            files = _join_copies(files)
         files = split_by_content(files, f"folder:{path}")
     return files
+
+
+def _join_copies(rows):
+    return merge_rows(rows, place_by_content([path for path, _ in rows]))
 
 
 def list_folders(path: str) -> list[str]:
@@ -286,7 +300,9 @@ FILES_OF_SYSTEMS = ("thumbs.db", "desktop.ini", "icon\r")
 UNLABELLED = "unlabelled"
 
 
-def list_unlabelled_images(path: str) -> dict[str, list[tuple[str, str]]]:
+def list_unlabelled_images(
+    path: str, options: LabelOptions = AUTO
+) -> dict[str, list[tuple[str, str]]]:
     """Return (path, UNLABELLED) pairs of all images in a folder.
 
     Images in folders inside it are included, whatever these are called. The
@@ -294,6 +310,7 @@ def list_unlabelled_images(path: str) -> dict[str, list[tuple[str, str]]]:
 
     Args:
         path: Path of the folder.
+        options: Not used.
 
     Raises:
         ValueError: If there are not two different images.

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_vit.preprocessing.decoding import decode_image
 from trainers.data.decoding import traced
+from trainers.data.labels import LabelSet
 from trainers.data.readers.image_paths import printable
 from trainers.data.splits import count_split
 
@@ -19,11 +20,14 @@ class ImageFiles:
 
     Args:
         class_names: Names of the classes.
-        files: (path, label) pairs of each split.
+        files: (path, label) pairs of each split. A label is the number of a
+            class, or a LabelSet of numbers.
+        has_several_labels: Whether the labels are LabelSets.
     """
 
     class_names: list[str]
-    files: dict[str, list[tuple[str, int]]]
+    files: dict[str, list[tuple[str, int | LabelSet]]]
+    has_several_labels: bool = False
     image_shape = (None, None, 3)
     train_split = eval_split = None
     shuffle_buffer = 250_000  # It holds paths, which are smaller than images.
@@ -41,10 +45,17 @@ class ImageFiles:
         ]
         # As bytes, because a name need not be UTF-8.
         paths = tf.constant([os.fsencode(path) for path, _ in rows])
-        labels = tf.constant([label for _, label in rows], tf.int64)
-        return tf.data.Dataset.from_tensor_slices((paths, labels)).map(
-            lambda path, label: (path, label, path)
-        )
+        if self.has_several_labels:
+            labels = to_ragged([label for _, label in rows])
+        else:
+            labels = tf.constant([label for _, label in rows], tf.int64)
+
+        def arrange(path, label):
+            if self.has_several_labels:
+                label = to_vector(label, len(self.class_names))
+            return path, label, path
+
+        return tf.data.Dataset.from_tensor_slices((paths, labels)).map(arrange)
 
     def with_forms_of(self, class_names):
         """Return the reader with classes named and numbered as in a model.
@@ -60,14 +71,11 @@ class ImageFiles:
         if sorted(own) == sorted(class_names):
             order = list(class_names)
         new = [order.index(name) for name in own]
-        return dataclasses.replace(
-            self,
-            class_names=order,
-            files={
-                split: [(path, new[label]) for path, label in rows]
-                for split, rows in self.files.items()
-            },
-        )
+        files = {
+            split: [(path, _renamed(label, new)) for path, label in rows]
+            for split, rows in self.files.items()
+        }
+        return dataclasses.replace(self, class_names=order, files=files)
 
     def fetch(self, stored):
         return tf.io.read_file(stored)
@@ -76,36 +84,78 @@ class ImageFiles:
         return traced(decode_image)(encoded)
 
 
-def number_classes(files: dict[str, list[tuple[str, str]]]) -> ImageFiles:
+def to_ragged(labels: Sequence[LabelSet]) -> tf.RaggedTensor:
+    """Return labels as numbers for `to_vector`, a row of any length each.
+
+    A class n is n + 1, an unknown one is -(n + 1).
+    """
+    rows = [
+        [*(n + 1 for n in label.present), *(-n - 1 for n in label.unknown)]
+        for label in labels
+    ]
+    return tf.RaggedTensor.from_row_lengths(
+        tf.constant([number for row in rows for number in row], tf.int64),
+        tf.constant([len(row) for row in rows], tf.int64),
+    )
+
+
+def to_vector(numbers: tf.Tensor, num_classes: int) -> tf.Tensor:
+    """Return the labels of an image: 1, 0, or NaN where it is unknown.
+
+    Shapes:
+        numbers: (N,), see `to_ragged`. returns: (num_classes,), float32.
+    """
+    values = tf.where(numbers > 0, 1.0, float("nan"))
+    places = tf.abs(numbers)[:, None] - 1
+    zeros = tf.zeros(num_classes)
+    return tf.tensor_scatter_nd_update(zeros, places, values)
+
+
+def _renamed(label, new):
+    """Return a label whose classes are those of a list or a mapping."""
+    if isinstance(label, LabelSet):
+        return label.map(lambda name: new[name])
+    return new[label]
+
+
+def number_classes(
+    files: dict[str, list[tuple[str, str | LabelSet]]],
+) -> ImageFiles:
     """Return the reader of files whose labels are class names.
 
     Names that differ only in their Unicode form, as of folders that came from
     a Mac and from elsewhere, are those of one class.
 
     Args:
-        files: (path, class) pairs of each split.
+        files: (path, label) pairs of each split.
 
     Raises:
         ValueError: If a name is not UTF-8 or has a line break.
     """
-    forms = {}
-    for rows in files.values():
-        for _, label in rows:
-            forms.setdefault(normal_form(label), set()).add(label)
+    forms, several = {}, False
+    for _, label in (row for rows in files.values() for row in rows):
+        is_set = isinstance(label, LabelSet)
+        several |= is_set
+        for name in (*label.present, *label.unknown) if is_set else (label,):
+            forms.setdefault(normal_form(name), set()).add(name)
     check_names([name for found in forms.values() for name in found])
     shown = {
         form: found.pop() if len(found) == 1 else form
         for form, found in forms.items()
     }
     names = sorted(shown.values())
-    number = {form: names.index(name) for form, name in shown.items()}
-    return ImageFiles(
-        names,
-        {
-            split: [(file, number[normal_form(label)]) for file, label in rows]
-            for split, rows in files.items()
-        },
-    )
+    place = {name: index for index, name in enumerate(names)}
+
+    def number(label):
+        if isinstance(label, LabelSet):
+            return label.map(number)
+        return place[shown[normal_form(label)]]
+
+    numbered = {
+        split: [(file, number(label)) for file, label in rows]
+        for split, rows in files.items()
+    }
+    return ImageFiles(names, numbered, several)
 
 
 def normal_form(name: str) -> str:

@@ -11,6 +11,8 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 
+from trainers.data.labels import classes_of
+
 
 def list_images(folder: str) -> list[str]:
     """Return the sorted paths of the image files in `folder`.
@@ -170,8 +172,8 @@ NUM_THREADS = 16  # They wait for the disk.
 
 
 def split_by_content(
-    files: Sequence[tuple[str, str]], dataset: str, least_classes: int = 2
-) -> dict[str, list[tuple[str, str]]]:
+    files: Sequence[tuple], dataset: str, least_classes: int = 2
+) -> dict[str, list[tuple]]:
     """Split files into `train` and `test`.
 
     The side of a file depends on its content alone. So copies of a file are on
@@ -182,7 +184,7 @@ def split_by_content(
     only file of a class is for training.
 
     Args:
-        files: (path, class) pairs.
+        files: (path, label) pairs.
         dataset: Name of the data set, for errors.
         least_classes: Smallest number of classes.
 
@@ -195,7 +197,7 @@ def split_by_content(
             any.
         OSError: If a file cannot be read, other than for its permissions.
     """
-    classes = sorted({label for _, label in files})
+    classes = sorted({name for _, label in files for name in classes_of(label)})
     if len(classes) < least_classes:
         raise ValueError(
             "`dataset` must have two classes or more, each a folder with "
@@ -203,14 +205,12 @@ def split_by_content(
             f"{', '.join(map(repr, classes)) or 'none'}"
         )
     places = place_by_content([path for path, _ in files])
-    rows = sorted(zip(places, files))
+    rows = sorted(
+        zip(places, files),
+        key=lambda row: (row[0], row[1][0], classes_of(row[1][1])),
+    )
     is_test = {place: place < TEST_SHARE for place in places}
-    places_of = {label: [] for label in classes}
-    for place, (_, label) in rows:
-        places_of[label].append(place)
-    for own in places_of.values():
-        is_test[own[0]] = True
-        is_test[own[-1]] = False
+    balance_sides(rows, is_test)
     if not any(is_test.values()):
         each = " of each class" if len(classes) > 1 else ""
         raise ValueError(
@@ -221,6 +221,47 @@ def split_by_content(
         "train": [file for place, file in rows if not is_test[place]],
         "test": [file for place, file in rows if is_test[place]],
     }
+
+
+def balance_sides(rows: list[tuple], is_test: dict[float, bool]):
+    """Give each class images on both sides, where it has any two.
+
+    Classes of few images come first. One image is moved for a class at most,
+    the nearest to the other side that is not the last one of another class.
+
+    Args:
+        rows: (place, (path, label)) pairs, sorted.
+        is_test: Whether the images of a place are for testing; changed.
+    """
+    places_of, classes_at = {}, {}
+    for place, (_, label) in rows:
+        for name in classes_of(label):
+            places_of.setdefault(name, {})[place] = None
+            classes_at.setdefault(place, {})[name] = None
+
+    def count(name, side):
+        return sum(is_test[place] == side for place in places_of[name])
+
+    for name in sorted(places_of, key=lambda n: (len(places_of[n]), n)):
+        places = list(places_of[name])
+        # The only image of a class is for training.
+        for side in (False, True) if len(places) > 1 else (False,):
+            if count(name, side):
+                continue
+            nearest = places if side else places[::-1]
+            free = [
+                place
+                for place in nearest
+                if all(
+                    count(other, not side) > 1
+                    if len(places_of[other]) > 1
+                    else not side
+                    for other in classes_at[place]
+                    if other != name
+                )
+            ]
+            if free:
+                is_test[free[0]] = side
 
 
 def place_by_content(paths: Sequence[str]) -> list[float]:

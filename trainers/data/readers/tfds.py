@@ -8,9 +8,11 @@ import re
 import warnings
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from trainers.data.labels import AUTO, LabelOptions
 from trainers.data.readers.dataset_row import DatasetRow, LabelRule
 from trainers.data.readers.vtab import VTAB_TASKS
 from trainers.data.splits import count_examples, count_split, take_ranges
@@ -141,6 +143,10 @@ class TfdsReader:
     has_exif = False
 
     @property
+    def has_several_labels(self):
+        return self.label.has_several
+
+    @property
     def train_split(self):
         return self.row.train_split
 
@@ -225,13 +231,17 @@ class TfdsReader:
         return tf.ensure_shape(image, self.image_shape)
 
 
-def open_tfds(name: str, data_dir: str | None) -> TfdsReader:
+def open_tfds(
+    name: str, data_dir: str | None, labels: LabelOptions = AUTO
+) -> TfdsReader:
     """Return the TFDS data set `name`, prepared for reading.
 
     Args:
         name: A key of DATASETS or any name of TFDS.
         data_dir: Folder of the TFDS data sets; None or "" for the default of
             TFDS. (TFDS itself treats "" as the current folder.)
+        labels: How the labels are read. Of "one" class, a prediction of any
+            class of a list is right.
 
     Raises:
         tfds.core.DatasetNotFoundError: If TFDS has no data set of this name.
@@ -254,7 +264,8 @@ def open_tfds(name: str, data_dir: str | None) -> TfdsReader:
     features = builder.info.features
     label = row.label
     if isinstance(label, str):
-        label = find_label(features, label)
+        has_alternatives = row.has_alternatives or labels.kind == "one"
+        label = find_label(features, label, has_alternatives)
     image = features["image"] if "image" in features else None
     if label is None or not isinstance(image, tfds.features.Image):
         raise ValueError(
@@ -276,16 +287,46 @@ def find_row(name: str) -> DatasetRow:
     return dataclasses.replace(row, builder=None)
 
 
-def find_label(features: tfds.features.FeaturesDict, name: str):
+def find_label(
+    features: tfds.features.FeaturesDict,
+    name: str,
+    has_alternatives: bool = False,
+) -> LabelRule | None:
     """Return the rule that takes a feature as the label.
 
-    None if the feature is missing, or is not a class or a list of classes.
+    Without a feature of the name, a list `labels` or truth values `attributes`
+    are several labels. None if there is no feature of classes.
+
+    Args:
+        features: The features of the data set.
+        name: The feature, a class or a list of classes.
+        has_alternatives: See `DatasetRow`.
     """
-    feature = features[name] if name in features else None
-    feature = getattr(feature, "feature", feature)
-    if not isinstance(feature, tfds.features.ClassLabel):
+    names = (name, "labels", "attributes") if name == "label" else (name,)
+    name = next((n for n in names if n in features), None)
+    feature = features[name] if name else None
+    if isinstance(feature, tfds.features.FeaturesDict):
+        classes = [n for n in feature if feature[n].np_dtype == np.bool_]
+
+        def stack(example):
+            marks = [example[name][n] for n in classes]
+            return tf.cast(tf.stack(marks), tf.float32)
+
+        wanted = {name: dict.fromkeys(classes, True)}
+        return LabelRule(classes, wanted, stack, True) if classes else None
+    item = getattr(feature, "feature", feature)
+    if not isinstance(item, tfds.features.ClassLabel):
         return None
-    return LabelRule(feature.names, {name: True}, lambda example: example[name])
+    if item is feature or has_alternatives:
+        return LabelRule(
+            item.names, {name: True}, lambda example: example[name]
+        )
+
+    def mark(example):
+        marks = tf.one_hot(example[name], item.num_classes)
+        return tf.minimum(tf.reduce_sum(marks, 0), 1.0)
+
+    return LabelRule(item.names, {name: True}, mark, True)
 
 
 def renumber(label: tf.Tensor, classes: Sequence[int]) -> tf.Tensor:
@@ -342,7 +383,7 @@ DATASETS: dict[str, DatasetRow] = {
     "oxford_iiit_pet": DatasetRow(),
     # Its test split has no labels.
     "imagenet2012": DatasetRow(eval_split="validation"),
-    "imagenet2012_real": DatasetRow(label="real_label"),
+    "imagenet2012_real": DatasetRow(label="real_label", has_alternatives=True),
     "imagenet_v2": DatasetRow(
         functools.partial(tfds.builder, "imagenet_v2/matched-frequency")
     ),

@@ -5,12 +5,14 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
 from keras_vit.preprocessing.decoding import decode_image
 from trainers.data.decoding import describe_error, traced
+from trainers.data.labels import AUTO, LabelOptions
+from trainers.data.readers.image_files import to_vector
 from trainers.data.readers.image_paths import (
     NUM_LISTED,
     printable,
@@ -26,10 +28,12 @@ class TFRecordReader:
     Args:
         class_names: Names of the classes.
         files: (path, number of records) pairs of each split.
+        has_several_labels: Whether a record has a list of classes.
     """
 
     class_names: list[str]
     files: dict[str, list[tuple[str, int]]]
+    has_several_labels: bool = False
     image_shape = (None, None, 3)
     train_split = eval_split = None
     shuffle_buffer = 50_000
@@ -74,15 +78,22 @@ class TFRecordReader:
             record,
             {  # With defaults, because TensorFlow's errors name no record.
                 "image/encoded": tf.io.FixedLenFeature((), tf.string, ""),
-                "image/class/label": tf.io.FixedLenFeature((), tf.int64, -1),
+                LABEL: tf.io.RaggedFeature(tf.int64),
             },
         )
-        label = features["image/class/label"]
+        label = features[LABEL]
         classes = len(self.class_names)
-        tf.debugging.Assert(
-            (0 <= label) & (label < classes),
-            [name, f"has no image/class/label from 0 to {classes - 1}:", label],
-        )
+        is_right = tf.reduce_all((0 <= label) & (label < classes))
+        what = f"has no {LABEL} from 0 to {classes - 1}:"
+        if not self.has_several_labels:
+            is_right &= tf.size(label) == 1
+            what = f"has no single {LABEL} from 0 to {classes - 1}:"
+        check = tf.debugging.Assert(is_right, [name, what, label])
+        with tf.control_dependencies([check]):
+            if self.has_several_labels:
+                label = to_vector(label + 1, classes)
+            else:
+                label = label[0]
         return features["image/encoded"], label, name
 
     def fetch(self, stored):
@@ -92,17 +103,19 @@ class TFRecordReader:
         return traced(decode_image)(encoded)
 
 
-def open_tfrecords(path: str) -> TFRecordReader:
+def open_tfrecords(path: str, options: LabelOptions = AUTO) -> TFRecordReader:
     """Return the examples in the TFRecord files PATH/SPLIT-*.
 
     SPLIT is `train`, `test`, `validation` or `val`. A record is a
     `tf.train.Example` with `image/encoded`, the bytes of an image file, and
-    `image/class/label`, counted from 0. `PATH/labels.txt` names the classes,
-    one per line. The files must not be compressed. Warns about empty files,
+    `image/class/label`, counted from 0; it has several labels if one of the
+    first records has more than one. `PATH/labels.txt` names the classes, one
+    per line. The files must not be compressed. Warns about empty files,
     which writers of more files than records leave behind.
 
     Args:
         path: Path of the folder.
+        options: How the labels are read.
 
     Raises:
         ValueError: If there is no such folder, a file is damaged, or one of
@@ -129,7 +142,12 @@ def open_tfrecords(path: str) -> TFRecordReader:
     ]
     if empty:
         warn_of(set(empty), "file", "without records")
-    reader = TFRecordReader(read_labels(labels_path), dict(files))
+    reader = TFRecordReader(
+        read_labels(labels_path),
+        dict(files),
+        options.kind == "several"
+        or (options.kind == "auto" and have_lists(files)),
+    )
     for split, info in reader.splits.items():
         if info.num_examples:
             check_first_record(path, reader, split)
@@ -207,6 +225,30 @@ def check_first_record(path: str, reader: TFRecordReader, split: str):
             "`dataset=tfrecord:PATH` must have records with `image/encoded` "
             f"and `image/class/label`. Received: PATH={path!r} ({hint})"
         )
+
+
+def have_lists(files: Mapping[str, list[tuple[str, int]]]) -> bool:
+    """Return whether a label among the first records is a list of classes.
+
+    Args:
+        files: (path, number of records) pairs of each split.
+    """
+    paths = [path for rows in files.values() for path, _ in rows]
+    spec = {LABEL: tf.io.RaggedFeature(tf.int64)}
+    try:
+        for path in paths[:NUM_FILES_READ]:
+            records = tf.data.TFRecordDataset(os.fsencode(path))
+            for record in records.take(NUM_RECORDS_READ):
+                label = tf.io.parse_single_example(record, spec)[LABEL]
+                if len(label) > 1:
+                    return True
+    except tf.errors.OpError:
+        pass  # The check of the first record says what is wrong.
+    return False
+
+
+LABEL = "image/class/label"
+NUM_FILES_READ, NUM_RECORDS_READ = 4, 256
 
 
 def count_records(path: str) -> int:

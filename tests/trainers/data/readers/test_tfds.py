@@ -52,10 +52,10 @@ def test_any_data_set_of_tfds(name, tmp_path):
 
 
 def test_data_set_without_labels_is_an_error(tmp_path):
-    write_metadata("celeb_a", ["train", "test"], tmp_path)
+    write_metadata("div2k", ["train", "validation"], tmp_path)
     with tfds.testing.mock_data(num_examples=8, data_dir=str(tmp_path)):
         with pytest.raises(ValueError, match="features `image` and `label`"):
-            open_dataset("celeb_a")
+            open_dataset("div2k")
 
 
 def test_table_names_are_all_tested():

@@ -1,0 +1,141 @@
+"""A training on images that may have several labels."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from trainers.data.datasets import open_dataset
+from trainers.optim.losses import LOSSES
+from trainers.recipes.flags import ChosenRecipe
+from trainers.recipes.recipe import Recipe
+from trainers.training.objectives import balance_labels
+from trainers.training.report import read_metrics
+from trainers.training.run_folder import NamedModel, RunFolder
+from trainers.training.trainer import prepare
+
+LABELS = {
+    "even": (0, 2, 4, 6, 8),
+    "large": (5, 6, 7, 8, 9),
+    "round": (0, 6, 8, 9),
+}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Return a table of 90 digits with their properties; one is unknown."""
+    folder = tmp_path_factory.mktemp("digits")
+    digits, lines = load_digits(), [",".join(["path", *LABELS, "split"])]
+    for index in range(90):
+        pixels = (digits.images[index] * 15).astype("uint8")
+        Image.fromarray(pixels).save(folder / f"{index}.png")
+        marks = [int(digits.target[index] in x) for x in LABELS.values()]
+        split = "test" if index % 3 == 0 else "train"
+        lines.append(",".join(map(str, [f"{index}.png", *marks, split])))
+    lines[1] = "0.png,1,,1,test"
+    (folder / "labels.csv").write_text("\n".join(lines))
+    return f"csv:{folder}/labels.csv"
+
+
+@pytest.fixture
+def recipe(table):
+    return Recipe(
+        dataset=table,
+        model="Pico/2",
+        image_size=8,
+        depth=1,
+        batch_size=12,
+        total_steps=8,
+        steps_per_loop=2,
+        epochs_per_eval=0.8,
+        augment="mixup(0.2)",
+        keep_best=True,
+        learning_rate=3e-3,
+        peak_tflops=1.0,
+    )
+
+
+def test_the_data_decide_and_the_best_ranking_is_kept(recipe, tmp_path):
+    trainer = prepare(recipe, str(tmp_path / "run"))
+    assert (trainer.recipe.labels, trainer.recipe.loss) == (
+        "several",
+        "sigmoid",
+    )
+    trainer.train()
+    run = RunFolder(tmp_path / "run")
+    assert run.has_several_labels and run.activation == "sigmoid"
+    assert NamedModel(str(run.model_path)).has_several_labels
+    rows = read_metrics(run.metrics_path)
+    scores = [row["val_mean_average_precision"] for row in rows]
+    assert len(scores) == 2 and min(scores) > 0
+    # The figures are those of the model that is kept.
+    dataset = trainer.dataset
+    images = [image for image, _ in dataset.examples("test")]
+    labels = dataset.labels("test")
+    logits = run.load_model().predict(
+        np.stack(images).astype("float32") / 127.5 - 1, verbose=0
+    )
+    best = rows[int(np.argmax(scores))]
+    losses = LOSSES["sigmoid"].function(labels, logits)
+    assert np.mean(losses) == pytest.approx(best["val_loss"], rel=1e-4)
+    known = ~np.isnan(labels)
+    right = ((logits >= 0) == (labels == 1)) | ~known
+    assert right.all(-1).mean() == pytest.approx(best["val_accuracy"])
+    assert known.sum() == 3 * 30 - 1
+
+
+def test_a_stopped_run_goes_on_to_the_bit(recipe, tmp_path):
+    whole = prepare(recipe, str(tmp_path / "whole"))
+    whole.train()
+    first = prepare(recipe, str(tmp_path / "run"))
+    first.loop.must_stop = lambda: first.loop.step >= 5
+    with pytest.raises(RuntimeError, match="saved after update"):
+        first.train()
+    again = prepare(recipe, str(tmp_path / "run"))
+    assert 0 < again.loop.step < 8
+    again.train()
+    runs = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "run")
+    models = [run.load_model().get_weights() for run in runs]
+    for a, b in zip(*models, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("loss", ["focal", "asymmetric"])
+def test_other_losses_and_balanced_positives_learn(recipe, tmp_path, loss):
+    recipe = dataclasses.replace(recipe, loss=loss, class_weights="balanced")
+    trainer = prepare(recipe, str(tmp_path / "run"))
+    assert trainer.recipe.loss == loss
+    logs = trainer.train()
+    assert np.isfinite(logs["val_loss"])
+
+
+def test_positives_are_weighted_by_their_number(table):
+    labels = open_dataset(table).labels("train")
+    weights = balance_labels(open_dataset(table))
+    positives, negatives = (labels == 1).sum(0), (labels == 0).sum(0)
+    np.testing.assert_allclose(weights * positives, negatives, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changes, fault",
+    [
+        ({"labels": "one"}, "`labels` must be several"),
+        ({"loss": "focal", "dataset": "digits"}, "`loss` 'focal'"),
+        ({"teacher": "x"}, "`distillation_target` must be soft"),
+    ],
+)
+def test_what_is_for_the_other_kind_is_refused(
+    recipe, tmp_path, changes, fault
+):
+    with pytest.raises(ValueError, match=fault):
+        prepare(dataclasses.replace(recipe, **changes), str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_softmax_that_was_asked_for_is_refused(table, tmp_path):
+    given = {"dataset": table, "image_size": 8, "loss": "softmax"}
+    chosen = ChosenRecipe("photos", given | {"model": "Pico/2"})
+    with pytest.raises(ValueError, match="`loss` must be sigmoid, focal"):
+        prepare(chosen.recipe, str(tmp_path / "run"), chosen=chosen)

@@ -1,0 +1,94 @@
+"""Labels of images: one class each, or several that are independent."""
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class LabelSet(NamedTuple):
+    """The labels of an image that may have several; of the others it has none.
+
+    Args:
+        present: Its classes, by name or by number.
+        unknown: Classes of which nobody said whether it has them.
+    """
+
+    present: tuple
+    unknown: tuple = ()
+
+    def map(self, function) -> "LabelSet":
+        """Return the labels with a function applied to each class, once."""
+        parts = (dict.fromkeys(map(function, part)) for part in self)
+        return LabelSet(*map(tuple, parts))
+
+
+class LabelOptions(NamedTuple):
+    """How the labels of a data set are read.
+
+    Args:
+        kind: "one" class an image, "several" labels, or "auto": what the data
+            are.
+        separator: What is between the labels in a cell of a table; None finds
+            it.
+    """
+
+    kind: str = "auto"
+    separator: str | None = None
+
+
+AUTO = LabelOptions()
+# Between labels in a cell, the preferred one first.
+SEPARATORS = ("|", ";", ",")
+
+
+def classes_of(label) -> tuple:
+    """Return the classes that an image has, of either kind of label."""
+    return label.present if isinstance(label, LabelSet) else (label,)
+
+
+def split_cells(cells: Iterable[str], separator: str | None) -> list[LabelSet]:
+    """Return the labels in the cells of a column; an empty one has none.
+
+    Args:
+        cells: The cells.
+        separator: See `LabelOptions`.
+
+    Raises:
+        ValueError: If there may be several separators.
+
+    Example:
+        >>> split_cells(["cat; dog", "", "cat"], None)[0].present
+        ('cat', 'dog')
+    """
+    cells = list(cells)
+    if separator is None:
+        found = [s for s in SEPARATORS if any(s in cell for cell in cells)]
+        if len(found) > 1:
+            shown = next(c for c in cells if found[0] in c or found[1] in c)
+            raise ValueError(
+                "`label_separator` must be given: labels may be separated by "
+                f"{' or '.join(map(repr, found))}. "
+                f"Received: label_separator=None, a cell {shown!r}"
+            )
+        separator = found[0] if found else SEPARATORS[0]
+    parts = (re.split(re.escape(separator), cell) for cell in cells)
+    return [
+        LabelSet(tuple(dict.fromkeys(x.strip() for x in row if x.strip())))
+        for row in parts
+    ]
+
+
+def merge_rows(
+    rows: Iterable[tuple[str, str]], keys: Iterable
+) -> list[tuple[str, LabelSet]]:
+    """Return rows of which those of one key are one image of all their labels.
+
+    Args:
+        rows: (path, class) pairs.
+        keys: What is equal for equal images, such as the path or the content.
+    """
+    merged = {}
+    for (path, label), key in zip(rows, keys, strict=True):
+        first, labels = merged.setdefault(key, (path, {}))
+        labels.update(dict.fromkeys(classes_of(label)))
+    return [(path, LabelSet(tuple(found))) for path, found in merged.values()]
