@@ -25,6 +25,7 @@ from trainers.commands import (
     worker_config_from_flags,
 )
 from trainers.engine.rendezvous import watched_service
+from trainers.evaluation.calibration import calibrate
 from trainers.models.factory import class_names_of
 from trainers.models.initial_model import (
     explain_ignored_flags,
@@ -79,7 +80,7 @@ def main(arguments):
         training_errors(),
         watched_service(trainer.recipe.data_service, exit_hard),
     ):
-        trainer.train()
+        trainer.train(choose_thresholds)
     bad = trainer.bad_examples.names
     if bad:
         print(describe_skipped(bad))
@@ -103,6 +104,18 @@ def choose_recipe() -> ChosenRecipe:
         if FLAGS.recipe is None and run and run.recipe_path.exists():
             raise ValueError(explain_repeating(run)) from None
         raise
+
+
+def choose_thresholds(trainer: Trainer):
+    """Choose the thresholds of several labels for the model that is kept."""
+    if trainer.recipe.labels == "several":
+        calibrate(
+            trainer.run,
+            trainer.dataset,
+            trainer.recipe.threshold_goal,
+            batch_size=trainer.recipe.batch_size,
+            bad_examples=trainer.bad_examples,
+        )
 
 
 def stopped_early(trainer: Trainer) -> bool:

@@ -92,3 +92,27 @@ def merge_rows(
         first, labels = merged.setdefault(key, (path, {}))
         labels.update(dict.fromkeys(classes_of(label)))
     return [(path, LabelSet(tuple(found))) for path, found in merged.values()]
+
+
+def parse_goal(goal: str) -> float | None:
+    """Return the precision that thresholds are chosen for; None for F1.
+
+    Args:
+        goal: "f1", or "precision:0.9".
+
+    Raises:
+        ValueError: If it is no such goal.
+    """
+    if goal == "f1":
+        return None
+    found = PRECISION_GOAL.fullmatch(goal)
+    if not found or not float(found[1]):
+        raise ValueError(
+            "`threshold_goal` must be 'f1' or 'precision:P' with a P above 0 "
+            "and at most 1, such as 'precision:0.9'. "
+            f"Received: threshold_goal={goal!r}"
+        )
+    return float(found[1])
+
+
+PRECISION_GOAL = re.compile(r"precision:(0?\.\d+|1(\.0*)?)")

@@ -6,11 +6,11 @@ own, and decides by a threshold for each class.
 """
 
 import dataclasses
-import re
 from collections.abc import Sequence
 
 import numpy as np
 
+from trainers.data.labels import parse_goal
 from trainers.evaluation.scores import (
     MOST_CLASSES,
     Bin,
@@ -20,7 +20,6 @@ from trainers.evaluation.scores import (
 )
 
 DEFAULT_THRESHOLD = 0.5
-PRECISION_GOAL = re.compile(r"precision:(0?\.\d+|1(\.0*)?)")
 
 
 def rank_rows(
@@ -171,23 +170,6 @@ def choose_thresholds(
             np.asarray(probabilities, "float64").T, np.asarray(labels).T
         )
     ]
-
-
-def parse_goal(goal: str) -> float | None:
-    """Return the precision of a goal of `choose_thresholds`; None for F1.
-
-    Raises:
-        ValueError: If it is no such goal.
-    """
-    if goal == "f1":
-        return None
-    found = PRECISION_GOAL.fullmatch(goal)
-    if not found or not float(found[1]):
-        raise ValueError(
-            "`goal` must be 'f1' or 'precision:P' with a P above 0 and at most "
-            f"1, such as 'precision:0.9'. Received: goal={goal!r}"
-        )
-    return float(found[1])
 
 
 def _choose(probabilities, labels, precision):

@@ -14,7 +14,7 @@ from fractions import Fraction
 from keras_vit.arguments import is_number, is_whole
 from keras_vit.tables import pick
 from trainers.data.file_lists import LIST_NAMES
-from trainers.data.labels import LabelOptions
+from trainers.data.labels import LabelOptions, parse_goal
 from trainers.recipes.baselines import BASELINES
 
 if typing.TYPE_CHECKING:
@@ -547,6 +547,12 @@ class Recipe:
     keep_best: bool = option(
         False, "Save the model of the best evaluation instead of the last one."
     )
+    threshold_goal: str = free_option(
+        "f1",
+        "How the least probability of each of several labels is chosen on the "
+        "evaluation split: f1 for the highest F1, precision:0.9 for the lowest "
+        "threshold of that precision.",
+    )
     patience: int | None = option(
         None,
         "With keep_best: evaluations without a better one until training "
@@ -608,6 +614,7 @@ class Recipe:
                     f"`objective` {self.objective!r} needs a Vision "
                     f"Transformer. Received: model={self.model!r}"
                 )
+        parse_goal(self.threshold_goal)
         if self.patience and not self.keep_best:
             raise ValueError(
                 "`patience` needs `keep_best`. Received: "

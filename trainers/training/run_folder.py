@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import keras
 
 from keras_vit import from_checkpoint, save_lora
+from keras_vit.arguments import is_number
 from keras_vit.files import DRAFT
 from keras_vit.model_files import (
     RUN_MODEL,
@@ -86,6 +87,32 @@ def take_class_names(
             "`class_names` must not be empty for a classifier. Received: []"
         )
     return check_class_names(names, num_classes)
+
+
+def take_thresholds(content: Mapping) -> list[float] | None:
+    """Return the thresholds in a recipe.json, if there are any.
+
+    Args:
+        content: The content of the file.
+
+    Raises:
+        ValueError: If they are not one number of 0 to 1 for each class.
+    """
+    found = content.get("thresholds")
+    if found is None:
+        return None
+    count = len(take_class_names(content))
+    are_numbers = isinstance(found, list) and all(map(is_number, found))
+    if (
+        not are_numbers
+        or len(found) != count
+        or not all(0 <= x <= 1 for x in found)
+    ):
+        raise ValueError(
+            "`thresholds` must be one number from 0 to 1 for each of the "
+            f"{count} classes. Received: {found!r}"
+        )
+    return found
 
 
 CARD = "README.md"  # Hugging Face shows a file of this name.
@@ -265,7 +292,18 @@ class RunFolder:
             "class_names": class_names,
             "num_images": num_images,
         }
+        if self.model_path.exists() and self.recipe_path.exists():
+            content["thresholds"] = self.thresholds
         self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.recipe_path, json.dumps(content, indent=2))
+
+    def save_thresholds(self, thresholds: list[float]):
+        """Write the least probability of each of several labels.
+
+        Args:
+            thresholds: In the order of the class names.
+        """
+        content = {**self._read(dict), "thresholds": thresholds}
         write_atomically(self.recipe_path, json.dumps(content, indent=2))
 
     def load_recipe(self) -> Recipe:
@@ -301,8 +339,12 @@ class RunFolder:
 
     @property
     def thresholds(self) -> list[float] | None:
-        """The least probability of each of several labels; None for 0.5."""
-        return self._read(lambda content: content.get("thresholds"))
+        """The least probability of each of several labels; None for 0.5.
+
+        Raises:
+            ValueError: If they are not one number of 0 to 1 for each class.
+        """
+        return self._read(take_thresholds)
 
     def load_num_images(self) -> int | None:
         """Return the number of training images; None if it is not known."""

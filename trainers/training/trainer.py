@@ -365,8 +365,14 @@ class Trainer:
     total_steps: int
     memory_plan: MemoryPlan | None = None
 
-    def train(self) -> dict[str, float]:
+    def train(
+        self, finish: Callable[["Trainer"], None] = lambda trainer: None
+    ) -> dict[str, float]:
         """Train, and write all files to the folder of the run.
+
+        Args:
+            finish: Called when the model is kept, by the process that writes;
+                the others wait.
 
         Returns:
             The last logs: loss, accuracy, val_loss, val_accuracy, ...
@@ -404,6 +410,7 @@ class Trainer:
                 if self.is_writer:
                     if not is_kept:
                         self.keep_model()
+                    finish(self)
                     plot_learning_curve(
                         run.metrics_path, run.folder / "learning_curve.png"
                     )

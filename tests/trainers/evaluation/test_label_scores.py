@@ -265,5 +265,5 @@ def test_a_threshold_lies_midway_and_takes_no_side_of_a_tie():
 
 @pytest.mark.parametrize("goal", ["f2", "precision:0", "precision:1.5", ""])
 def test_other_goals_are_refused(goal):
-    with pytest.raises(ValueError, match=f"`goal` must be.*{goal!r}"):
+    with pytest.raises(ValueError, match=f"`threshold_goal` must be.*{goal!r}"):
         choose_thresholds(np.ones((1, 1)), np.ones((1, 1)), goal)

@@ -7,7 +7,9 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from trainers import train
 from trainers.data.datasets import open_dataset
+from trainers.evaluation.label_scores import choose_thresholds
 from trainers.optim.losses import LOSSES
 from trainers.recipes.flags import ChosenRecipe
 from trainers.recipes.recipe import Recipe
@@ -84,6 +86,28 @@ def test_the_data_decide_and_the_best_ranking_is_kept(recipe, tmp_path):
     right = ((logits >= 0) == (labels == 1)) | ~known
     assert right.all(-1).mean() == pytest.approx(best["val_accuracy"])
     assert known.sum() == 3 * 30 - 1
+
+
+def test_thresholds_of_the_kept_model_are_saved_and_stay(recipe, tmp_path):
+    recipe = dataclasses.replace(recipe, threshold_goal="precision:0.8")
+    trainer = prepare(recipe, str(tmp_path / "run"))
+    trainer.train(train.choose_thresholds)
+    run = RunFolder(tmp_path / "run")
+    images = [image for image, _ in trainer.dataset.examples("test")]
+    labels = trainer.dataset.labels("test")
+    logits = run.load_model().predict(
+        np.stack(images).astype("float32") / 127.5 - 1, verbose=0
+    )
+    probabilities = 1 / (1 + np.exp(-logits.astype("float64")))
+    want = choose_thresholds(probabilities, labels, "precision:0.8")
+    np.testing.assert_allclose(run.thresholds, want, rtol=1e-5)
+    assert NamedModel(str(run.model_path)).thresholds == run.thresholds
+    before = run.thresholds
+    run.save_recipe(run.load_recipe(), run.load_class_names())
+    assert run.thresholds == before
+    run.save_thresholds([0.5, 2.0, 0.5])
+    with pytest.raises(ValueError, match="recipe.json.*`thresholds`"):
+        _ = run.thresholds
 
 
 def test_a_stopped_run_goes_on_to_the_bit(recipe, tmp_path):
