@@ -20,6 +20,7 @@ from trainers.data.decoding import BadExamples
 from trainers.data.inspection import (
     TITLE_BEGINNING,
     count_classes,
+    count_label_sets,
     find,
     find_unread,
     inspect_images,
@@ -88,7 +89,7 @@ def check_out(folder: Path):
 
 
 def describe_counts(images, class_names) -> str:
-    """Return the number of images of each class as a table."""
+    """Return the number of images of each class, and of labels, as tables."""
     counts = count_classes(images, class_names)
     rows = [
         [name, *(f"{numbers[name]:,}" for numbers in counts.values())]
@@ -96,7 +97,11 @@ def describe_counts(images, class_names) -> str:
     ]
     table = format_table(["class", *counts], rows)
     more = len(class_names) - NUM_ROWS
-    return table + (f"\nand {more:,} more classes" if more > 0 else "")
+    tables = [table + (f"\nand {more:,} more classes" if more > 0 else "")]
+    for title, numbers in count_label_sets(images).items():
+        rows = [[name, f"{n:,}"] for name, n in numbers.items()]
+        tables.append(format_table([title, "images"], rows))
+    return "\n\n".join(tables)
 
 
 if __name__ == "__main__":

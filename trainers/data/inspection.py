@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import html
 import io
+import itertools
 import os
 import unicodedata
 import warnings
@@ -19,6 +20,7 @@ from keras_vit.progress import ProgressBar
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import FILE_ERRORS, decode_file
 from trainers.data.file_lists import FILE_LISTS
+from trainers.data.labels import classes_of
 from trainers.data.readers.folder import (
     count_other_files,
     list_empty_classes,
@@ -43,7 +45,7 @@ class Examined(NamedTuple):
     Args:
         name: The path of the file, or its place in a file of records.
         split: The split that contains it.
-        label: Its class, or a list of classes.
+        label: Its class, or a list of classes, as text.
         digest: SHA-256 of the file.
         fault: Why it cannot be read; empty if it can.
         look: 64 bits that hardly change when the image is stored anew; None
@@ -54,6 +56,7 @@ class Examined(NamedTuple):
         num_frames: Number of frames.
         is_transparent: Whether a pixel is not opaque.
         thumbnail: A small JPEG of it.
+        labels: Its labels, if it may have several; None for one class.
     """
 
     name: str
@@ -68,23 +71,34 @@ class Examined(NamedTuple):
     num_frames: int = 1
     is_transparent: bool = False
     thumbnail: bytes = b""
+    labels: tuple[str, ...] | None = None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes that the image counts for."""
+        return (self.label,) if self.labels is None else self.labels
 
 
-def examine(name: str, split: str, label: str, encoded: bytes) -> Examined:
+def examine(
+    name: str, split: str, labels: str | tuple[str, ...], encoded: bytes
+) -> Examined:
     """Return the properties of an image.
 
     Args:
         name: The path of the file, or its place in a file of records.
         split: The split that contains it.
-        label: Its class.
+        labels: Its class, or a tuple of its labels.
         encoded: The bytes of the file.
     """
     digest = hashlib.sha256(encoded).hexdigest()
+    label, several = labels, None
+    if isinstance(labels, tuple):
+        label, several = ", ".join(labels) or "no label", labels
     try:
         pixels = decode_file(encoded)
     except ValueError as error:
         fault = describe_fault(encoded, error)
-        return Examined(name, split, label, digest, fault)
+        return Examined(name, split, label, digest, fault, labels=several)
     height, width = pixels.shape[:2]
     return Examined(
         name,
@@ -93,6 +107,7 @@ def examine(name: str, split: str, label: str, encoded: bytes) -> Examined:
         digest,
         look=compute_look(pixels),
         thumbnail=make_thumbnail(pixels),
+        labels=several,
         **({"size": (width, height)} | read_facts(encoded)),
     )
 
@@ -203,9 +218,9 @@ def inspect_images(dataset: ImageDataset) -> list[Examined]:
         warnings.simplefilter("ignore")  # Pillow's, about damaged Exif data.
         waiting = []
         for split in splits:
-            for name, label, encoded in read_files(dataset, split):
+            for name, labels, encoded in read_files(dataset, split):
                 waiting.append(
-                    pool.submit(examine, name, split, label, encoded)
+                    pool.submit(examine, name, split, labels, encoded)
                 )
                 # The files that wait are in memory.
                 if len(waiting) == 4 * os.cpu_count():
@@ -219,24 +234,30 @@ def inspect_images(dataset: ImageDataset) -> list[Examined]:
 
 def read_files(
     dataset: ImageDataset, split: str
-) -> Iterator[tuple[str, str, bytes]]:
+) -> Iterator[tuple[str, str | tuple[str, ...], bytes]]:
     """Yield the name, the class and the bytes of the images of a split.
 
-    Several classes are joined by commas. A file that is missing has no bytes.
+    Of several labels, a tuple is in place of the class; several classes that
+    are all right are joined by commas. A file that is missing has no bytes.
     """
     names, reader = dataset.class_names, dataset.reader
     for stored, label, name in reader.read(dataset.ranges(split)):
         classes = np.atleast_1d(label.numpy())
+        if dataset.has_several_labels:
+            classes = np.flatnonzero(classes == 1)
         try:
             encoded = reader.fetch(stored).numpy()
         except FILE_ERRORS:
             encoded = b""
-        text = ", ".join(names[int(index)] for index in classes)
-        yield printable(name.numpy()), text, encoded
+        labels = tuple(names[int(index)] for index in classes)
+        if not dataset.has_several_labels:
+            labels = ", ".join(labels)
+        yield printable(name.numpy()), labels, encoded
 
 
 NUM_FILES_LISTED = 10  # Files that a line of text names.
 NUM_MISSING_LISTED = 20
+NUM_PAIRS = 20
 LARGEST_IMBALANCE = 10
 FEW_OF_CLASS = 5  # A mistake less would change the accuracy by a fifth.
 SMALLEST_SIDE = 32  # Pixels.
@@ -291,7 +312,9 @@ def count_classes(
     images: Sequence[Examined], class_names: Sequence[str]
 ) -> Mapping[str, Mapping[str, int]]:
     """Return the number of images of each class, for each split."""
-    counts = collections.Counter((i.split, i.label) for i in images)
+    counts = collections.Counter(
+        (image.split, name) for image in images for name in image.classes
+    )
     splits = dict.fromkeys(image.split for image in images)
     return {
         split: {name: counts[split, name] for name in class_names}
@@ -299,15 +322,42 @@ def count_classes(
     }
 
 
+def count_label_sets(images: Sequence[Examined]) -> dict[str, dict[str, int]]:
+    """Return how many labels images have, and which ones occur together.
+
+    Args:
+        images: Images that may have several labels; of others {} is returned.
+
+    Returns:
+        Two tables by title: the number of images by number of labels, and by
+        pair of labels, the most frequent pair first.
+    """
+    sets = [image.labels for image in images if image.labels is not None]
+    if not sets:
+        return {}
+    numbers = collections.Counter(len(labels) for labels in sets)
+    pairs = collections.Counter(
+        " + ".join(pair)
+        for labels in sets
+        for pair in itertools.combinations(sorted(labels), 2)
+    )
+    return {
+        "Labels an image": {str(n): numbers[n] for n in sorted(numbers)},
+        "Labels that occur together": dict(pairs.most_common(NUM_PAIRS)),
+    }
+
+
 def judge_classes(images, class_names) -> Iterator[Finding]:
     """Find classes without images, or with few."""
     counts = count_classes(images, class_names)
+    # Rare ones of several labels cannot always be in each split.
+    has_several = any(image.labels is not None for image in images)
     for split, numbers in counts.items():
         missing = [name for name, count in numbers.items() if not count]
         if missing:
             more = len(missing) - NUM_MISSING_LISTED
             yield Finding(
-                "error",
+                "warning" if has_several else "error",
                 f"the split {split!r} has no image of "
                 f"{', '.join(map(repr, missing[:NUM_MISSING_LISTED]))}"
                 f"{f' and {more} more' if more > 0 else ''}; add some or "
@@ -374,11 +424,13 @@ def judge_files(images, class_names) -> Iterator[Finding]:
 
 def judge_copies(images, class_names) -> Iterator[Finding]:
     """Find copies, exact and near ones."""
+    is_one_class = all(image.labels is None for image in images)
+    several = ", or let an image have both with --labels=several"
     for how, level, advice, effect, groups in (
         (
             "the same content",
             "warning",
-            "correct the classes",
+            "correct the classes" + (several if is_one_class else ""),
             "so the accuracy will be too high; keep each in one split",
             find_copies(images),
         ),
@@ -390,7 +442,7 @@ def judge_copies(images, class_names) -> Iterator[Finding]:
             find_near_copies(images),
         ),
     ):
-        differ = [g for g in groups if len({i.label for i in g}) > 1]
+        differ = [g for g in groups if len({i.classes for i in g}) > 1]
         across = [g for g in groups if len({i.split for i in g}) > 1]
         other = [g for g in groups if g not in differ and g not in across]
         if differ:
@@ -433,7 +485,7 @@ def _has_other_ending(image):
     # Examples of TFRecord files have names with an ending of no image.
     ending = os.path.splitext(image.name)[1].lower()
     named = Image.registered_extensions().get(ending)
-    kind = image.kind.split()[0]
+    kind = image.kind.partition(" ")[0]  # Empty if Pillow cannot read it.
     return named not in (None, SAME_ENDINGS.get(kind, kind))
 
 
@@ -458,7 +510,7 @@ NOTES = {
     "the ending of another format than that of the file": _has_other_ending,
     "CMYK, converted to RGB": lambda image: "CMYK" in image.kind,
     "16 bits a channel, of which 8 are used": (
-        lambda image: "I" in image.kind.split()[1]
+        lambda image: "I" in image.kind.partition(" ")[2]
     ),
     "partly transparent; the transparency is dropped": (
         lambda image: image.is_transparent
@@ -554,13 +606,16 @@ def judge_labels(dataset: ImageDataset) -> Iterator[Finding]:
     """
     if not isinstance(dataset.reader, ImageFiles):
         return
-    rows = [
-        Examined("", split, dataset.class_names[label], "")
-        for split in (dataset.train_split, dataset.eval_split)
-        for name, first, last in dataset.ranges(split)
-        for _, label in dataset.reader.files[name][first:last]
-    ]
-    yield from judge_classes(rows, dataset.class_names)
+    names = dataset.class_names
+    rows = []
+    for split in (dataset.train_split, dataset.eval_split):
+        for part, first, last in dataset.ranges(split):
+            for _, label in dataset.reader.files[part][first:last]:
+                classes = tuple(names[n] for n in classes_of(label))
+                labels = classes if dataset.has_several_labels else None
+                row = Examined("", split, ", ".join(classes), "", labels=labels)
+                rows.append(row)
+    yield from judge_classes(rows, names)
 
 
 def judge_splits(dataset: ImageDataset) -> Iterator[Finding]:
@@ -652,6 +707,14 @@ def write_data_page(
         "" if findings else "<p>Nothing was found.</p>",
         "<h2>Images of each class</h2>",
         _table(images, class_names),
+        *(
+            f"<h2>{title}</h2>"
+            + make_table(
+                [title, "images"],
+                [(name, [f"<td>{n:,}</td>"]) for name, n in counts.items()],
+            )
+            for title, counts in count_label_sets(images).items()
+        ),
         "<h2>Contact sheet</h2>",
         *_sheet(images, class_names),
     ]
@@ -691,7 +754,8 @@ def _sheet(images, class_names):
     """Yield the first images of each class."""
     of_class = {}
     for image in images:
-        of_class.setdefault((image.label, image.split), []).append(image)
+        for name in image.classes:
+            of_class.setdefault((name, image.split), []).append(image)
     splits = dict.fromkeys(image.split for image in images)
     for name in class_names[:NUM_CLASSES]:
         yield f"<h3>{html.escape(name)}</h3>"

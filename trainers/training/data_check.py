@@ -22,7 +22,8 @@ def check_images(trainer: Trainer):
     """Check the images of a new run, or new images, and print the findings.
 
     Writes `data.html` into the folder of the run, a page with the findings and
-    the images. Up to MOST_CHECKED images of one class each are checked.
+    the images. Up to MOST_CHECKED images are checked, unless any of several
+    classes is right for one.
 
     Args:
         trainer: The run, before it starts.
@@ -34,7 +35,11 @@ def check_images(trainer: Trainer):
     """
     dataset = trainer.dataset
     is_known = trainer.loop.step and not trainer.has_other_images
-    if is_known or dataset.has_several_classes(dataset.train_split):
+    has_alternatives = (
+        dataset.has_several_classes(dataset.train_split)
+        and not dataset.has_several_labels
+    )
+    if is_known or has_alternatives:
         return
     splits = (dataset.train_split, dataset.eval_split)
     number = sum(dataset.num_examples(split) for split in splits)
@@ -74,9 +79,12 @@ def describe_data(recipe: Recipe) -> str:
         "'folder:my photos' --data_dir=d"
     """
     words = [recipe.dataset]
-    for name in ("data_dir", "train_split", "eval_split"):
+    names = ("data_dir", "train_split", "eval_split", "label_separator")
+    for name in names:
         value = getattr(recipe, name)
         words += [f"--{name}={value}"] if value else []
+    if recipe.labels == "several":
+        words.append("--labels=several")
     return shlex.join(words)
 
 

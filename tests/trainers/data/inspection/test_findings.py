@@ -10,6 +10,7 @@ from trainers.data.datasets import open_dataset
 from trainers.data.inspection import (
     Examined,
     count_classes,
+    count_label_sets,
     find,
     find_copies,
     find_near_copies,
@@ -244,3 +245,35 @@ def test_files_of_no_image_are_counted_by_their_endings(photos):
     for part in ("1 of .psd", "1 of no ending", "1 of links that lead nowhere"):
         assert part in found.text
     assert "hidden" not in found.text and ".db" not in found.text
+
+
+def test_labels_are_counted_each_and_together():
+    """Images of two labels, of one and of none."""
+    sets = [("cat", "dog"), ("cat", "dog"), ("dog", "ant"), ("cat",), ()]
+    images = [
+        image(str(n), ", ".join(labels), labels=labels)
+        for n, labels in enumerate(sets)
+    ]
+    names = ["ant", "cat", "dog", "emu"]
+    counts = {"train": {"ant": 1, "cat": 3, "dog": 3, "emu": 0}}
+    assert count_classes(images, names) == counts
+    assert count_label_sets(images) == {
+        "Labels an image": {"0": 1, "1": 1, "2": 3},
+        "Labels that occur together": {"cat + dog": 2, "ant + dog": 1},
+    }
+    findings = find(images, names)
+    assert {finding.level for finding in findings} == {"warning"}
+    assert "no image of 'emu'" in str(findings[0])
+    assert not count_label_sets([image("a")])
+
+
+def test_an_image_that_pillow_cannot_read_is_no_fault():
+    assert find([image("a.jpg", kind="")], ["cat"])
+
+
+def test_a_photo_in_two_classes_may_have_both():
+    images = [image(str(n), x, digest="same") for n, x in enumerate("ab")]
+    assert "--labels=several" in str(find(images, ["a", "b"]))
+    sets = [one._replace(labels=(one.label,)) for one in images]
+    text = " ".join(map(str, find(sets, ["a", "b"])))
+    assert "different classes" in text and "--labels" not in text
