@@ -13,7 +13,7 @@ from keras_vit.models.features import (
     run_blocks,
     split_batches,
 )
-from keras_vit.models.vit import make_pooling
+from keras_vit.models.vit import chosen_layer
 from keras_vit.tables import pick
 
 HEAD_FUSIONS = {"mean": ops.mean, "max": ops.max, "min": ops.min}
@@ -235,7 +235,7 @@ def head_tokens(config: ViTConfig) -> tuple[int, ...]:
     Args:
         config: The configuration of the model.
     """
-    make = make_pooling(config)
+    make = chosen_layer(config, "pooling")
     layer = make and make()
     if layer is None:
         return (0,) if config.use_class_token else ()

@@ -85,17 +85,20 @@ def attend_by_products(
     query = ops.transpose(query, (0, 2, 1, 3))  # (B, K, S, D/K)
     key = ops.transpose(key, (0, 2, 3, 1))  # (B, K, D/K, T)
     value = ops.transpose(value, (0, 2, 1, 3))  # (B, K, T, D/K)
-    logits = ops.matmul(query, key)  # (B, K, S, T)
-    kind = wide(query.dtype)
-    if keras.backend.standardize_dtype(query.dtype) == "float16":
+    dtype = keras.backend.standardize_dtype(query.dtype)
+    kind = wide(dtype)
+    logits = ops.cast(ops.matmul(query, key), kind)  # (B, K, S, T)
+    if dtype == "float16":
         # Products above 65504 overflow to infinity, whose softmax is nan.
-        logits = ops.clip(ops.cast(logits, kind), -65504.0, 65504.0)
+        logits = ops.clip(logits, -65504.0, 65504.0)
     if bias is not None:
-        logits = ops.cast(logits, kind) + ops.cast(bias, kind)
+        logits = logits + ops.cast(bias, kind)
     if mask is not None:
-        logits = ops.where(_for_heads(mask), ops.cast(logits, kind), -1e9)
-    dtype = keras.backend.standardize_dtype(value.dtype)
-    scores = kernels.softmax(_softmax, _pull_back, logits, dtype, training)
+        logits = ops.where(_for_heads(mask), logits, -1e9)
+    if training:
+        scores = kernels.softmax(_softmax, _pull_back, logits, dtype)
+    else:
+        scores = _softmax(logits, dtype)
     weights = scores if change_scores is None else change_scores(scores)
     x = ops.matmul(weights, value)  # (B, K, S, D/K)
     x = ops.transpose(x, (0, 2, 1, 3))  # (B, S, K, D/K)
@@ -103,8 +106,6 @@ def attend_by_products(
 
 
 def _softmax(logits, dtype):
-    """Return the softmax, computed in float32, in another type."""
-    logits = ops.cast(logits, wide(dtype))
     return ops.cast(ops.softmax(logits, axis=-1), dtype)
 
 

@@ -179,19 +179,6 @@ def policy_at(policy, path: str):
     return policy[path] if isinstance(policy, DTypePolicyMap) else policy
 
 
-def head_policy(policy, path: str):
-    """Return the policy of a layer at `path` that computes logits.
-
-    Under mixed precision, the logits are float32, so the softmax of a loss or
-    of a serving client has full precision. A quantised head keeps its entry
-    in the map.
-    """
-    policy = policy_at(policy, path)
-    if getattr(policy, "quantization_mode", None) is not None:
-        return policy
-    return wide(keras.dtype_policies.get(policy).compute_dtype)
-
-
 def is_quantized(model) -> bool:
     """Return whether any layer of `model` was quantised by Keras."""
     return any(layer.quantization_mode for layer in model._flatten_layers())

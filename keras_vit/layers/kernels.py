@@ -73,8 +73,10 @@ def fuse(function: Callable, *tensors, training, **options):
 
 
 @_or_own
-def softmax(function: Callable, pull_back: Callable, logits, dtype, training):
+def softmax(function: Callable, pull_back: Callable, logits, dtype):
     """Return function(logits, dtype), whose gradient keeps its result alone.
+
+    It is for training; without a gradient, `function` is called directly.
 
     Args:
         function: The softmax, whose own kernel is fast.
@@ -82,7 +84,6 @@ def softmax(function: Callable, pull_back: Callable, logits, dtype, training):
             gradient.
         logits: (..., T).
         dtype: The type of the result.
-        training: Whether a gradient will be computed.
     """
     return function(logits, dtype)
 

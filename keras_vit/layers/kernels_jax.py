@@ -25,9 +25,9 @@ def _remat(function, **options):
     return keras.remat(functools.partial(function, **options))
 
 
-def softmax(function: Callable, pull_back: Callable, logits, dtype, training):
+def softmax(function: Callable, pull_back: Callable, logits, dtype):
     """Return function(logits, dtype), whose gradient keeps its result alone."""
-    if training and not isinstance(logits, keras.KerasTensor):
+    if not isinstance(logits, keras.KerasTensor):
         return _with_gradient(function, pull_back, dtype)(logits)
     return function(logits, dtype)
 

@@ -65,9 +65,9 @@ def _compiled(function, **options):
     return call
 
 
-def softmax(function: Callable, pull_back: Callable, logits, dtype, training):
+def softmax(function: Callable, pull_back: Callable, logits, dtype):
     """Return function(logits, dtype), whose gradient is one loop."""
-    if training and can_compile(logits):
+    if can_compile(logits):
         return _with_gradient(function, pull_back, dtype)(logits)
     return function(logits, dtype)
 

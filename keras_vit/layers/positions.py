@@ -160,23 +160,18 @@ class LearnedPositionEmbedding(PositionEmbedding):
         )
 
     def table(self, grid_size):
-        return self._resized(self.embedding, self.grid_size, grid_size)
+        # In a graph for images of any size, the sizes may be tensors.
+        is_known = all(isinstance(size, int) for size in grid_size)
+        if is_known and grid_size == self.grid_size:
+            return self.embedding
+        grid = self.embedding[self.num_prefix_tokens :]
+        grid = ops.reshape(grid, (*self.grid_size, self.width))  # (h, w, D)
+        grid = resize_position_grid(grid, grid_size, self.resize)
+        grid = ops.reshape(grid, (-1, self.width))  # (h' * w', D)
+        return ops.concatenate([self.prefix_rows(), grid], axis=0)
 
     def resize_from(self, source):
-        self.embedding.assign(
-            self._resized(source.embedding, source.grid_size, self.grid_size)
-        )
-
-    def _resized(self, embedding, old_size, new_size):
-        # In a graph for images of any size, the sizes may be tensors.
-        if all(isinstance(n, int) for n in new_size) and new_size == old_size:
-            return embedding
-        prefix = embedding[: self.num_prefix_tokens]
-        grid = embedding[self.num_prefix_tokens :]
-        grid = ops.reshape(grid, (*old_size, self.width))  # (h, w, D)
-        grid = resize_position_grid(grid, new_size, self.resize)  # (h', w', D)
-        grid = ops.reshape(grid, (-1, self.width))  # (h' * w', D)
-        return ops.concatenate([prefix, grid], axis=0)
+        self.embedding.assign(source.table(self.grid_size))
 
     def prefix_rows(self):
         return self.embedding[: self.num_prefix_tokens]

@@ -13,7 +13,6 @@ import keras
 from keras_vit.layers import kernels
 from keras_vit.layers.base import (
     InnerLayers,
-    head_policy,
     is_quantized,
     nested_dtype_policy,
     policy_at,
@@ -22,7 +21,6 @@ from keras_vit.layers.base import (
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.norms import NORMS
 from keras_vit.layers.pooling import POOLINGS
-from keras_vit.layers.positions import POSITION_EMBEDDINGS
 from keras_vit.layers.relative import RELATIVE_POSITIONS
 from keras_vit.layers.resnet_stem import ResNetStem
 from keras_vit.layers.rotary import ROTARY_POSITIONS
@@ -32,7 +30,7 @@ from keras_vit.layers.tokens import (
     PatchGrid,
     PrefixTokens,
 )
-from keras_vit.models.config import ViTConfig
+from keras_vit.models.config import CHOICES, ViTConfig
 from keras_vit.models.tuning import (
     add_lora,
     copy_model,
@@ -83,7 +81,7 @@ def connect_layers(
     grid = (features,) if config.use_dynamic_image_size else ()
     embedding = None
     if config.position_placement == "stem":
-        make = make_positions(config, "position_rows")
+        make = chosen_layer(config, "position_embedding")
         embedding = make and inner(make, "position_embedding")
     if embedding and not config.use_prefix_positions:
         x = embedding(x, *grid)
@@ -100,16 +98,17 @@ def connect_layers(
     if config.dropout_rate:
         x = inner(keras.layers.Dropout, "dropout", config.dropout_rate)(x)
     rows, positions = position_layers(config), {}
-    for argument, name in (item for row in rows for item in row.items()):
+    for name in (name for row in rows for name in row.values()):
         if name not in positions:
-            make = make_positions(config, argument)
+            # A layer has the name of its field, and the index of its block.
+            make = chosen_layer(config, name.rstrip("_0123456789"))
             positions[name] = inner(make, name)(x, *grid)
     for index, row in enumerate(rows):
         block = inner(TransformerBlock, **block_options(config, index))
         x = block(x, **{key: positions[name] for key, name in row.items()})
     if config.use_final_norm and not config.use_pooling_norm:
         x = norm("encoder_norm")(x)
-    if make := make_pooling(config):
+    if make := chosen_layer(config, "pooling"):
         x = inner(make, "pooling")(x)  # (B, D)
     if config.use_final_norm and config.use_pooling_norm:
         x = norm("pooling_norm")(x)
@@ -125,15 +124,18 @@ def connect_layers(
         x = pre_logits(x)  # (B, R)
     if not config.num_classes:
         return x
-    # Its kernel is zero, as in the official code.
-    options = {"activation": config.classifier_activation}
-    options["dtype"] = head_policy(dtype, "predictions")
+    policy = policy_at(dtype, "predictions")
+    if getattr(policy, "quantization_mode", None) is None:
+        # Under mixed precision, the logits are float32, so the softmax of a
+        # loss or of a serving client has full precision.
+        policy = wide(keras.dtype_policies.get(policy).compute_dtype)
+    options = {"activation": config.classifier_activation, "dtype": policy}
     head_class = getattr(POOLINGS[config.pooling], "head_class", None)
     if head_class:
         options["head_bias"] = config.head_bias
     else:
         head_class, bias = keras.layers.Dense, config.head_bias
-        options["kernel_initializer"] = "zeros"
+        options["kernel_initializer"] = "zeros"  # As in the official code.
         options["bias_initializer"] = keras.initializers.Constant(bias)
     return inner(head_class, "predictions", config.num_classes, **options)(x)
 
@@ -176,17 +178,6 @@ def block_options(config: ViTConfig, index: int) -> dict:
     }
 
 
-def make_pooling(config: ViTConfig) -> Callable | None:
-    """Return a function that makes the pooling, or None to return all tokens.
-
-    It takes further arguments of the layer, such as `name`.
-    """
-    num_heads = config.pooling_heads or config.num_heads
-    mlp_dim = config.pooling_mlp_dim or config.mlp_dim
-    changes = {"num_heads": num_heads, "mlp_dim": mlp_dim}
-    return _chosen(POOLINGS, "pooling", config, **changes)
-
-
 def position_layers(config: ViTConfig) -> list[dict[str, str]]:
     """Return the names of the layers that feed each block, by argument.
 
@@ -225,44 +216,47 @@ def position_layers(config: ViTConfig) -> list[dict[str, str]]:
     ]
 
 
-def make_positions(config: ViTConfig, argument: str) -> Callable | None:
-    """Return a function that makes the layer for an argument of a block.
+def chosen_layer(config: ViTConfig, field: str) -> Callable | None:
+    """Return a function that makes the layer which a field names, or None.
 
-    None if there is no such layer. The argument is a key of `position_layers`;
-    "position_rows" stands for the embedding before the first block as well.
+    It takes further arguments of the layer, such as `name`. What it gives to
+    the layer are the fields in TAKEN_FIELDS and in the `needs` of its class,
+    each under its name, or without the first word if that is the word of the
+    field: `rotary_positions="axial"` takes `rotary_axes` as `axes`.
+
+    Args:
+        config: The configuration of the model.
+        field: A key of TAKEN_FIELDS.
     """
-    options = {"grid_size": config.grid_size}
-    options["num_prefix_tokens"] = config.num_prefix_tokens
-    if argument == "rotation":
-        make = _chosen(ROTARY_POSITIONS, "rotary_positions", config)
-        options["head_size"] = config.head_size
-        options["patch_size"] = config.patch_size
-    elif argument == "position_rows":
-        make = POSITION_EMBEDDINGS[config.position_embedding]
-        options["patch_size"] = config.patch_size
-        options["resize"] = config.position_resize
-        options["returns_rows"] = config.position_placement != "stem"
-        options["num_prefix_tokens"] *= config.use_prefix_positions
-    else:
-        make = _chosen(RELATIVE_POSITIONS, "relative_positions", config)
-        options["num_heads"] = config.num_heads
-    return make and functools.partial(make, **options)
-
-
-def _chosen(table, field, config, **changes):
-    """Return a function that makes the layer which a field chooses, or None.
-
-    The `needs` of a layer lists the fields that its constructor takes, under
-    the name of the argument without `PREFIX_`, for a table `PREFIX_...`.
-    """
-    layer_class = table[getattr(config, field)]
+    layer_class = CHOICES[field][getattr(config, field)]
     if layer_class is None:
         return None
-    prefix = field.partition("_")[0] + "_"
-    values = {**vars(config), "num_prefix_tokens": config.num_prefix_tokens}
-    values |= changes
-    needs = {n.removeprefix(prefix): values[n] for n in layer_class.needs}
-    return functools.partial(layer_class, **needs)
+    values = {
+        **vars(config),
+        "grid_size": config.grid_size,
+        "head_size": config.head_size,
+        "num_prefix_tokens": config.num_prefix_tokens,
+        "returns_rows": config.position_placement != "stem",
+    }
+    if field == "position_embedding":
+        values["num_prefix_tokens"] *= config.use_prefix_positions
+    if field == "pooling":
+        values["num_heads"] = config.pooling_heads or config.num_heads
+        values["mlp_dim"] = config.pooling_mlp_dim or config.mlp_dim
+    names = (*TAKEN_FIELDS[field], *getattr(layer_class, "needs", ()))
+    word = field.partition("_")[0] + "_"
+    options = {name.removeprefix(word): values[name] for name in names}
+    return functools.partial(layer_class, **options)
+
+
+# What all layers of a field take from the configuration.
+PLACES = ("grid_size", "num_prefix_tokens", "patch_size")
+TAKEN_FIELDS = {
+    "position_embedding": (*PLACES, "position_resize", "returns_rows"),
+    "rotary_positions": (*PLACES, "head_size"),
+    "relative_positions": ("grid_size", "num_prefix_tokens", "num_heads"),
+    "pooling": (),
+}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
