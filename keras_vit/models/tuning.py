@@ -163,17 +163,6 @@ def without_lora(model: keras.Model) -> keras.Model:
     return model.merge_lora() if has_lora else model
 
 
-def reset_lora(model: keras.Model) -> tuple[str, ...]:
-    """Set all low-rank updates to zero, and return the paths of B.
-
-    The other factors A are kept, so training can continue.
-    """
-    factors = [w for w in model.weights if w.name == "lora_kernel_b"]
-    for factor in factors:
-        factor.assign(np.zeros(factor.shape, "float32"))
-    return tuple(factor.path for factor in factors)
-
-
 def add_lora(model, rank: int, layers: Iterable[str], alpha, keep):
     """Add LoRA weights; see `VisionTransformer.enable_lora`.
 

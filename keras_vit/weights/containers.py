@@ -6,6 +6,7 @@ Every fault of a file raises a ValueError that names it.
 """
 
 import contextlib
+import dataclasses
 import functools
 import json
 import math
@@ -60,6 +61,8 @@ REFUSED_ENDINGS = {
     ".keras": "it is a Keras model; open it with keras.saving.load_model",
     ".index": "it is a TensorFlow checkpoint, which has no names of a ViT",
 }
+# Types of arrays that can be weights.
+FLOATS = ("bfloat16", *(f"{order}f{n}" for order in "<>" for n in (2, 4, 8)))
 # A byte that no text has.
 CONTROL = rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]"
 
@@ -81,13 +84,9 @@ class Array(NamedTuple):
     check: Callable[[], object] | None = None
     can_slice: bool = True
 
-    @property
-    def is_float(self) -> bool:
-        """Whether the array can be a weight."""
-        return self.dtype.lstrip("<>|=") in ("f2", "f4", "f8", "bfloat16")
 
-
-class File:
+@dataclasses.dataclass
+class File(contextlib.AbstractContextManager):
     """The arrays of a file or folder, and its description of itself.
 
     Args:
@@ -98,9 +97,10 @@ class File:
         close: Closes the files.
     """
 
-    def __init__(self, path, arrays, json=None, close=lambda: None):
-        self.path, self.arrays, self.json = str(path), arrays, json or {}
-        self.close = close
+    path: str
+    arrays: dict[str, Array]
+    json: dict
+    close: Callable[[], None]
 
     def verify(self, names: Iterable[str]):
         """Raise a ValueError unless all these arrays can be read."""
@@ -117,9 +117,6 @@ class File:
         """Return an array, or a slice of its first axis, as float32."""
         with errors_name(self.path), np.errstate(over="raise"):
             return np.asarray(self.arrays[name].load(index), "float32")
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *_):
         self.close()
@@ -225,7 +222,7 @@ def _open_npz(path) -> File:
                 raise ValueError(f"{name} is stored twice")
             arrays[name] = _array_of_npz(data, archive, member, name)
         close = stack.pop_all().close
-    return File(path, arrays, _own_json(archive.comment), close)
+    return File(str(path), arrays, _own_json(archive.comment), close)
 
 
 def _array_of_npz(data, archive, member, name) -> Array:
@@ -286,23 +283,23 @@ def _open_safetensors(path) -> File:
     with contextlib.ExitStack() as stack:
         file = safetensors.safe_open(path, framework="numpy")
         stack.enter_context(file)
-        names = sorted(file.keys())
+        names, arrays = sorted(file.keys()), {}
         _check_sizes([0] * len(names), path)
-        arrays = {name: _array_of_safetensors(file, name) for name in names}
+        for name in names:
+            part = file.get_slice(name)
+            # Types that NumPy lacks, such as F8_E4M3, are no weights of a ViT.
+            dtype = STORED_DTYPES.get(part.get_dtype(), part.get_dtype())
+            load = functools.partial(_load_safetensors, file, name)
+            arrays[name] = Array(tuple(part.get_shape()), dtype, load)
         own = (file.metadata() or {}).get(WRITTEN_BY, "")
         close = stack.pop_all().close
-    return File(path, arrays, _own_json(own.encode()), close)
+    return File(str(path), arrays, _own_json(own.encode()), close)
 
 
-def _array_of_safetensors(file, name) -> Array:
-    part = file.get_slice(name)
-    # Types that NumPy lacks, such as F8_E4M3, are no weights of a ViT.
-    dtype = STORED_DTYPES.get(part.get_dtype(), part.get_dtype())
-
-    def load(index=None):
-        return file.get_tensor(name) if index is None else part[index]
-
-    return Array(tuple(part.get_shape()), dtype, load)
+def _load_safetensors(file, name, index=None):
+    if index is None:
+        return file.get_tensor(name)
+    return file.get_slice(name)[index]
 
 
 def _open_h5(path) -> File:
@@ -340,7 +337,7 @@ def _open_h5(path) -> File:
         about = _parse_json(text.encode() if isinstance(text, str) else text)
         about |= {LAYER_NAMES: layers} if layers else {}
         close = stack.pop_all().close
-    return File(path, arrays, about, close)
+    return File(str(path), arrays, about, close)
 
 
 OPENERS = {
@@ -458,7 +455,7 @@ def _join(path, parts, about, places=None) -> File:
         if lacking:
             raise ValueError(f"its files lack {', '.join(lacking)}")
         close = stack.pop_all().close
-    return File(path, arrays, about, close)
+    return File(str(path), arrays, about, close)
 
 
 # ----------------------------------------------------------------------- JSON

@@ -3,13 +3,14 @@
 import dataclasses
 import math
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_vit.models.config import ViTConfig
 from keras_vit.preprocessing.description import Preprocessing
-from keras_vit.weights.containers import File, errors_name
+from keras_vit.weights.containers import FLOATS, File, errors_name
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.families.family import (
     POSITION_TABLE,
@@ -67,20 +68,15 @@ def find(file: File, known: Known = NOTHING_KNOWN) -> Found:
     """
     known = known.checked()
     with errors_name(file.path):
-        plain = _plain_names(file)
-        key, wrapper = recognise(file.path, plain)
-        inside, ignored = _unwrap(plain, LAYOUTS[key], wrapper)
-        family, dialect, places = _name(file, LAYOUTS[key], inside, ignored)
-        if wrapper.endswith("trunk."):
-            # The projection of OpenCLIP has no bias, unlike a head of timm.
-            family.optional_bias = (*family.optional_bias, "predictions")
+        key, wrapper, plain = recognise(file.path, file.arrays)
+        family, dialect, places, ignored = _name(file, key, wrapper, plain)
         by_name = {
             name: file.arrays[raw].shape
             if index is None  # Else a slice of a stacked array.
             else np.broadcast_to(0, file.arrays[raw].shape)[index].shape
             for name, (raw, index) in places.items()
         }
-        shapes = Shapes(family, by_name, file.path, file.arrays)
+        shapes = Shapes(family, by_name, file.arrays.keys())
         config = family.read(file.json, shapes, known)
         settings = find_preprocessing(file, family, config, known.architecture)
         parts = family.names(config)
@@ -118,15 +114,34 @@ def find(file: File, known: Known = NOTHING_KNOWN) -> Found:
 # ------------------------------------------------------------ family and names
 
 
-def recognise(path: str, names) -> tuple[str, str]:
-    """Return the family of a file and the prefix of its names.
+def recognise(
+    path: str, raw_names: Iterable[str]
+) -> tuple[str, str, dict[str, str]]:
+    """Return the family of a file, the prefix of its names, and the names.
+
+    The names are without the marks of compilers and trainers, and each maps to
+    that in the file.
 
     Raises:
         ValueError: If the names fit no family of LAYOUTS.
     """
-    names, unread = list(names), {}
+    plain, unread = {}, {}
+    for raw in raw_names:
+        if re.search(ADAPTERS, raw):
+            raise ValueError(
+                f"{path} holds adapters of PEFT ({raw}), such as LoRA, "
+                "which are not merged with the weights. Call "
+                "`merge_and_unload()` in PEFT, and save the model that it "
+                "returns"
+            )
+        name = re.sub(MARKS, "", raw)
+        if name in plain:
+            raise ValueError(
+                f"{name} is stored twice, as {plain[name]} and as {raw}"
+            )
+        plain[name] = raw
     for pattern, what in FOREIGN_FORMATS.items():
-        for name in names:
+        for name in plain:
             if re.search(rf"(^|\.){pattern}", name):
                 raise ValueError(
                     f"{path} is {what}, whose names are not read ({name})"
@@ -135,7 +150,7 @@ def recognise(path: str, names) -> tuple[str, str]:
         allowed = re.compile(f"({'|'.join(map(re.escape, family.wrappers))})*")
         found = {
             name.removesuffix(ending)
-            for name in names
+            for name in plain
             for ending in family.recognise
             if name.endswith(ending)
         }
@@ -145,54 +160,38 @@ def recognise(path: str, names) -> tuple[str, str]:
             key=lambda text: (bool(re.search(TRAINED, text)), len(text), text),
         ):
             unless = re.compile(re.escape(wrapper) + f"({family.unless})")
-            if any(map(unless.match, names)):
+            if any(map(unless.match, plain)):
                 continue
             if allowed.fullmatch(wrapper):
-                return key, wrapper
+                return key, wrapper, plain
             if wrapper.endswith("."):
                 unread.setdefault(wrapper, family.title)
     titles = ", ".join(family.title for family in LAYOUTS.values())
     text = (
         f"{path} is not a ViT of a known family ({titles}). The names of its "
-        f"arrays are {', '.join(names[:8]) or 'none at all'}."
+        f"arrays are {', '.join([*plain][:8]) or 'none at all'}."
     )
     for wrapper, title in list(unread.items())[:1]:
         text += (
             f" Behind the prefix {wrapper!r} are names of {title}: save the "
             "arrays that have it without it, and without the others."
         )
-    if foreign := foreign_parts(names):
+    if foreign := foreign_parts(plain):
         text += f" They show {', '.join(foreign)}."
     raise ValueError(text)
 
 
-def _plain_names(file) -> dict[str, str]:
-    """Map names without the marks of compilers and trainers to the file's."""
-    found = {}
-    for raw in file.arrays:
-        if re.search(ADAPTERS, raw):
-            raise ValueError(
-                f"{file.path} holds adapters of PEFT ({raw}), such as LoRA, "
-                "which are not merged with the weights. Call "
-                "`merge_and_unload()` in PEFT, and save the model that it "
-                "returns"
-            )
-        name = re.sub(MARKS, "", raw)
-        if name in found:
-            raise ValueError(
-                f"{name} is stored twice, as {found[name]} and as {raw}"
-            )
-        found[name] = raw
-    return found
+def _name(file, key, wrapper, plain) -> tuple[Family, str, dict, list[str]]:
+    """Name the arrays of the model as its family does.
 
-
-def _unwrap(plain, family, wrapper) -> tuple[dict[str, str], list[str]]:
-    """Map the names without prefix to those in the file; return the rest."""
-    inside, ignored = {}, []
+    Returns the family with the variants of the file, the dialect, and the
+    places, as in `Found`, and the names in the file of all other arrays.
+    """
+    family, inside, ignored = LAYOUTS[key], {}, []
+    has_trunk = wrapper.endswith("trunk.")
     # OpenCLIP stores the head of a tower of timm beside it.
     beside = wrapper.removesuffix("trunk.") + "head."
-    has_trunk = wrapper.endswith("trunk.")
-    others = next((row for key, row in OTHERS.items() if key in wrapper), None)
+    others = next((row for part, row in OTHERS.items() if part in wrapper), "")
     for name, raw in plain.items():
         if has_trunk and name.startswith(beside):
             inside[f"trunk_head.{name.removeprefix(beside)}"] = raw
@@ -209,11 +208,7 @@ def _unwrap(plain, family, wrapper) -> tuple[dict[str, str], list[str]]:
         if short in inside:
             raise ValueError(f"{short} is stored twice, once behind {wrapper}")
         inside[short] = raw
-    return inside, ignored
 
-
-def _name(file, family, inside, ignored) -> tuple[Family, str, dict]:
-    """Return the family with its variants, the dialect, and the places."""
     shapes = {name: file.arrays[raw].shape for name, raw in inside.items()}
     prepared = family.prepare(shapes, file.json)
     for name, axis in family.stacks.items():
@@ -241,13 +236,16 @@ def _name(file, family, inside, ignored) -> tuple[Family, str, dict]:
                 key for key, row in dialects if rename(new, row.changes) == name
             )
             dialect = next(fitting, dialect)
-    variants = [
+    family = family.with_variants(
         row
         for row in family.variants
         if row.stated_by(file.json)
         or any(re.match(row.shown_by, name) for name in places)
-    ]
-    return family.with_variants(variants), dialect, places
+    )
+    if has_trunk:
+        # The projection of OpenCLIP has no bias, unlike a head of timm.
+        family.optional_bias = (*family.optional_bias, "predictions")
+    return family, dialect, places, ignored
 
 
 # The ends of names of arrays that are no weights, and are read.
@@ -322,7 +320,7 @@ def _check_complete(file, places, config, parts, shapes, wrapper) -> list[str]:
     for path, row in parts.items():
         for part in (part for part in row if part.name in places):
             raw, shape = places[part.name][0], by_name[part.name]
-            if not file.arrays[raw].is_float:
+            if file.arrays[raw].dtype not in FLOATS:
                 text = f"{raw} {file.arrays[raw].dtype}, expected floats"
                 mistyped.append(text)
             wanted = part.shape_in_file(config.num_heads)

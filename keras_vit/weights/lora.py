@@ -10,7 +10,11 @@ from keras_vit.models.tuning import (
     set_trained,
 )
 from keras_vit.models.vit import VisionTransformer, check_vision_transformer
-from keras_vit.weights.containers import open_file, write_safetensors
+from keras_vit.weights.containers import (
+    FLOATS,
+    open_file,
+    write_safetensors,
+)
 
 DESCRIPTION = "lora"  # In the description of the file.
 # The arguments of `enable_lora` in it.
@@ -114,7 +118,8 @@ def _check_shapes(file, model, targets, rank):
     shapes |= factors
     for name in [*file.arrays, *factors]:
         array, expected = file.arrays.get(name), shapes.get(name)
-        if array is not None and array.shape == expected and array.is_float:
+        is_weight = array is not None and array.dtype in FLOATS
+        if is_weight and array.shape == expected:
             continue
         theirs = "nothing" if array is None else f"{array.dtype} {array.shape}"
         advice = ""

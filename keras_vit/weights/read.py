@@ -26,7 +26,6 @@ from keras_vit.layers.resize import (
     resize_positions,
 )
 from keras_vit.models.config import ViTConfig, check_fields
-from keras_vit.models.tuning import reset_lora
 from keras_vit.models.vit import VisionTransformer, check_vision_transformer
 from keras_vit.preprocessing.description import Preprocessing
 from keras_vit.tables import pick
@@ -392,14 +391,30 @@ class Plan:
 
         The model keeps the report and the dialect of the file.
         """
-        found, stacks = self.found, {}
+        found, file, stacks = self.found, self.found.file, {}
         notes = [*notes, *self._differences()]
         weights = {weight.path: weight for weight in model.weights}
         has_scores = []  # Of each kernel of the head that is loaded.
         # Weights that share a stacked array follow each other, so each array
         # is read once and few are in memory at a time.
         for step in sorted(self.steps, key=lambda row: str(row.places)):
-            value = step.make(self._read(step.places, stacks))
+            names = {place[0] for place in step.places if place}
+            for name in stacks.keys() - names:
+                del stacks[name]
+            arrays = []
+            for name, index in (place or (None, None) for place in step.places):
+                if name is None:
+                    arrays.append(None)
+                elif index is None or (
+                    type(index) is int and file.arrays[name].can_slice
+                ):
+                    arrays.append(file.read(name, index))
+                else:
+                    if name not in stacks:
+                        stacks[name] = file.read(name)
+                    arrays.append(stacks[name][index])
+            value = step.make(arrays)
+            del arrays  # They are as large as the weight.
             weights[step.path].assign(value)
             if re.fullmatch(r"predictions/(.+/)?kernel", step.path):
                 has_scores.append(value.any())
@@ -420,6 +435,10 @@ class Plan:
             # A used initializer would draw the numbers of its first use again.
             draw, weight = initializer.clone(), weights[path]
             weight.assign(draw(weight.shape, dtype=weight.dtype))
+        # Low-rank updates become zero; their factors A stay as they are.
+        factors = [w for w in model.weights if w.name == "lora_kernel_b"]
+        for factor in factors:
+            factor.assign(np.zeros(factor.shape, "float32"))
         unused = {raw for raw, _ in found.places.values()} - {*self.used}
         ignored = [*found.ignored, *sorted(unused - {*found.ignored})]
         if found.num_prefix_rows > found.config.num_prefix_tokens:
@@ -431,30 +450,12 @@ class Plan:
             layout=found.key,
             used=self.used,
             resized=tuple(text for step in self.steps for text in step.resized),
-            reset=(*self.reset, *reset_lora(model)),
+            reset=(*self.reset, *(factor.path for factor in factors)),
             ignored=tuple(ignored),
             notes=tuple(notes),
             preprocessing=found.preprocessing,
         )
         return model.load_report
-
-    def _read(self, places, stacks) -> list:
-        """Return the arrays of a step; `stacks` keeps stacked arrays."""
-        for name in stacks.keys() - {place[0] for place in places if place}:
-            del stacks[name]
-        file, arrays = self.found.file, []
-        for name, index in (place or (None, None) for place in places):
-            if name is None:
-                arrays.append(None)
-            elif index is None or (
-                type(index) is int and file.arrays[name].can_slice
-            ):
-                arrays.append(file.read(name, index))
-            else:
-                if name not in stacks:
-                    stacks[name] = file.read(name)
-                arrays.append(stacks[name][index])
-        return arrays
 
     def _new_head(self, shapes, head) -> list[str]:
         """Return the weights of the head to initialise anew.

@@ -219,7 +219,7 @@ def _check_readable(written, parts, config, about, is_folder) -> list[str]:
         for row in parts.values()
         for part in row
     }
-    shapes = Shapes(family, by_name)
+    shapes = Shapes(family, by_name, by_name.keys())
     found = family.read(written.files.get("config.json", about), shapes)
     if shapes.questions:
         raise ValueError(" ".join(shapes.questions))

@@ -83,26 +83,23 @@ class Known(NamedTuple):
 NOTHING_KNOWN = Known()
 
 
+@dataclasses.dataclass
 class Shapes:
     """The shapes of the arrays of a file, looked up by weights of a model.
 
-    `family` has the variants of the file, `shapes` are by name in the family,
-    and `stored` are the names as they are in the file.
+    Args:
+        family: The family, with the variants of the file.
+        shapes: The shapes, by name in the family.
+        stored: The names as they are in the file.
+        notes: Assumptions of `infer`.
+        questions: What `infer` left open.
     """
 
-    def __init__(self, family, shapes, path="", stored: Collection[str] = ()):
-        self.family, self.shapes, self.path = family, shapes, path
-        self.stored = stored or shapes.keys()
-        self.notes: list[str] = []  # Assumptions of `read`.
-        self.questions: list[str] = []  # What `read` left open.
-
-    def fail(self, message: str):
-        """Raise a ValueError that names the file, and parts that no ViT has."""
-        names = (n for n in self.shapes if not self.family.knows(n))
-        if foreign := foreign_parts(names):
-            message += f" It is a model with {', '.join(foreign)}."
-        start = f"{self.path}: " if self.path else ""
-        raise ValueError(start + message)
+    family: Any
+    shapes: dict[str, tuple]
+    stored: Collection[str]
+    notes: list[str] = dataclasses.field(default_factory=list)
+    questions: list[str] = dataclasses.field(default_factory=list)
 
     def of(self, path: str, *numbers: int) -> tuple | None:
         """Return the shape of a weight in the file, None without it.
@@ -113,18 +110,20 @@ class Shapes:
         names, _ = self.family.stored(path, *numbers)
         return self.shapes.get(names[0]) if names else None
 
-    def has(self, path: str) -> bool:
-        """Return whether the file has a weight, of the first block."""
-        return self.of(path) is not None
-
     def ours(self, path: str, rank: int, *numbers: int) -> tuple:
-        """Return the shape of a weight in the model; fail without `rank`."""
+        """Return the shape of a weight in the model.
+
+        Raises:
+            ValueError: If the file lacks it, or it has another rank.
+        """
         names, form = self.family.stored(path, *numbers)
         shape = self.shapes.get(names[0])
         if shape is None:
-            self.fail(f"it lacks {names[0]}.")
+            raise ValueError(f"it lacks {names[0]}.")
         if len(shape) != rank or 0 in shape:
-            self.fail(f"{names[0]} has the shape {shape}, not of rank {rank}.")
+            raise ValueError(
+                f"{names[0]} has the shape {shape}, not of rank {rank}."
+            )
         return form.to_ours(np.broadcast_to(np.float32(0), shape), shape).shape
 
     def vote(self, *witnesses: tuple[str, int, int]) -> int | None:
@@ -173,11 +172,11 @@ def infer(
         ValueError: If the arrays do not determine a size, or no
             VisionTransformer computes the model.
     """
-    hints = _read_hints(family, json, shapes, known.architecture)
     try:
+        hints = _read_hints(family, json, known.architecture)
         sizes = _infer_sizes(shapes)
         if hints.get("depth", sizes["depth"]) != sizes["depth"]:
-            shapes.fail(
+            raise ValueError(
                 f"its configuration is of {hints['depth']} blocks, but it has "
                 f"{sizes['depth']}."
             )
@@ -235,9 +234,12 @@ def infer(
             if known.fields["num_classes"]:
                 shapes.notes.append(f"{lacks}.")
     except ValueError as error:
-        if shapes.path and shapes.path in str(error):
+        names = (n for n in shapes.shapes if not family.knows(n))
+        foreign = foreign_parts(names)
+        if not foreign:
             raise
-        shapes.fail(str(error))
+        text = f"{str(error).rstrip('.')}. It is a model with "
+        raise ValueError(f"{text}{', '.join(foreign)}.") from error
     ends = (name.rpartition(".")[2] for name in shapes.stored)
     names, resize = {*shapes.shapes, *ends}, family.position_resize
     for shown, lacking, rule in reversed(family.other_resizes):
@@ -249,7 +251,7 @@ def infer(
     return dataclasses.replace(config, **changes)
 
 
-def _read_hints(family, json, shapes, architecture) -> dict:
+def _read_hints(family, json, architecture) -> dict:
     """Return the fields that the JSON beside a file states."""
     if architecture is not None:
         if not family.has_architectures:
@@ -265,9 +267,6 @@ def _read_hints(family, json, shapes, architecture) -> dict:
         except ValueError as error:
             reasons.append(f"{str(error).rstrip('.')}.")
     if reasons:
-        names = (n for n in shapes.shapes if not family.knows(n))
-        if foreign := foreign_parts(names):
-            reasons.append(f"Its arrays show {', '.join(foreign)}.")
         raise ValueError(" ".join(reasons))
     is_unused = not found.keys() & {"architecture", "is_of_transformers"}
     if architecture is not None and is_unused:
@@ -315,15 +314,24 @@ def _infer_sizes(shapes) -> dict:
     )
     rows, columns, channels, _ = shapes.ours(PATCHES, rank)
     if rows != columns:
-        shapes.fail(f"its patches are not square but {rows}x{columns}.")
+        raise ValueError(f"its patches are not square but {rows}x{columns}.")
     width = shapes.vote(
         (BLOCK + "attention_norm/gamma", 1, 0),
         (BLOCK + "mlp_norm/gamma", 1, 0),
         (PATCHES, rank, 3),
     )
-    stem_stages = _count_stem_units(shapes)
-    if stem_stages is not None:
+    stem_stages = None
+    if shapes.of("stem/root_conv/kernel"):
         channels = shapes.ours("stem/root_conv/kernel", 4)[2]
+        unit = "stem/stage_#_unit_#/conv1/kernel"
+        [name], _ = family.stored(unit, ANY_NUMBER, ANY_NUMBER)
+        # The official code counts stages from one, timm from zero.
+        base = int(str(ANY_NUMBER + 1) in name)
+        units = collections.Counter(s - base for s, _ in shapes.numbers(name))
+        last = max(units, default=-1)
+        if min(units, default=0) < 0 or last > MAX_STAGE:
+            raise ValueError(f"its stem has a stage {last + base}.")
+        stem_stages = tuple(units[stage] for stage in range(last + 1))
     is_gated = False
     if family.has_later_parts:
         # The first layer of a gated MLP has the gate in it, or beside it.
@@ -332,7 +340,7 @@ def _infer_sizes(shapes) -> dict:
         is_gated = is_beside or (bool(out) and hidden == 2 * out)
     mlp_dim = shapes.vote(MLP_OUT, *(() if is_gated else MLP_HIDDEN))
     if mlp_dim is None:
-        shapes.fail(f"it lacks {family.stored(MLP_HIDDEN[1][0])[0][0]}.")
+        raise ValueError(f"it lacks {family.stored(MLP_HIDDEN[1][0])[0][0]}.")
     return {
         "use_gated_mlp": is_gated,
         "width": width,
@@ -358,47 +366,32 @@ def _count_blocks(shapes) -> int:
         indices |= {0 for name in shapes.shapes if name.startswith(zero)}
     if not indices:
         [first], _ = family.stored(norm)
-        shapes.fail(f"it has no block; {first} is missing.")
+        raise ValueError(f"it has no block; {first} is missing.")
     if len(indices) <= max(indices):
         lost = next(i for i in range(len(indices) + 1) if i not in indices)
         [name], _ = family.stored(norm, lost)
-        shapes.fail(f"it lacks {name}, of block {lost} of {max(indices) + 1}.")
+        raise ValueError(
+            f"it lacks {name}, of block {lost} of {max(indices) + 1}."
+        )
     return len(indices)
-
-
-def _count_stem_units(shapes) -> tuple[int, ...] | None:
-    """Return the units in each stage of the stem, None without one."""
-    if not shapes.has("stem/root_conv/kernel"):
-        return None
-    unit = "stem/stage_#_unit_#/conv1/kernel"
-    [name], _ = shapes.family.stored(unit, ANY_NUMBER, ANY_NUMBER)
-    # The official code counts from one, timm from zero.
-    base = int(str(ANY_NUMBER + 1) in name)
-    units = shapes.numbers(name)
-    counts = collections.Counter(stage - base for stage, _ in units)
-    last = max(counts, default=-1)
-    if min(counts, default=0) < 0 or last > MAX_STAGE:
-        shapes.fail(f"its stem has a stage {last + base}.")
-    return tuple(counts[stage] for stage in range(last + 1))
 
 
 def _infer_outputs(shapes, hints) -> dict:
     """Return the fields of the class token, the pooling and the head."""
-    has_token = shapes.has("class_token/token")
-    has_pooling_norm = shapes.has("pooling_norm/gamma")
+    has_token = bool(shapes.of("class_token/token"))
+    has_pooling_norm = bool(shapes.of("pooling_norm/gamma"))
     sizes = [
         shapes.vote((f"{layer}/bias", 1, 0), (f"{layer}/kernel", 2, 1))
         for layer in ("pre_logits", "predictions", "predictions/class_head")
     ]
     stated = hints.get("pooling")
     pooling = "token" if has_token and not has_pooling_norm else "avg"
-    if shapes.has("pooling/probe") and stated not in ("token", "avg"):
-        is_plain = shapes.family.has_later_parts and not shapes.has(
-            "pooling/query/kernel"
-        )
+    if shapes.of("pooling/probe") and stated not in ("token", "avg"):
+        has_query = shapes.of("pooling/query/kernel")
+        is_plain = shapes.family.has_later_parts and not has_query
         pooling = "probe" if is_plain else "map"
     elif stated == "token" and not has_token:
-        shapes.fail(
+        raise ValueError(
             "its JSON states that it pools by the class token, but it lacks "
             f"{shapes.family.stored('class_token/token')[0][0]}."
         )
@@ -419,59 +412,64 @@ def _infer_later_parts(shapes, sizes) -> dict:
     What does not show, such as rotary positions without weights, is told by
     the JSON or by the name of the architecture.
     """
-    has, attention = shapes.has, BLOCK + "attention/"
-    registers = shapes.of("registers/token")
-    query_norm = shapes.of(attention + "query_norm/gamma")
+    find, attention = shapes.of, BLOCK + "attention/"
+    registers = find("registers/token")
     qk_norm = "none"
-    if query_norm:
-        is_wide = query_norm == shapes.of(BLOCK + "attention_norm/gamma")
+    if query_norm := find(attention + "query_norm/gamma"):
+        is_wide = query_norm == find(BLOCK + "attention_norm/gamma")
         qk_norm = "width" if is_wide else "head"
-    qkv_bias = "all" if has(attention + "qkv/bias") else "none"
-    if has(attention + "query_bias"):
+    qkv_bias = "all" if find(attention + "qkv/bias") else "none"
+    if find(attention + "query_bias"):
         # Files may show a bias of the keys in some of the blocks alone.
         names, _ = shapes.family.stored(attention + "qkv/bias", ANY_NUMBER)
         if len(names) == 1 or not shapes.numbers(names[1]):
             qkv_bias = "query_value"
-    has_scale = has(BLOCK + "attention_scale/scale")
-    is_partial = has_scale and not has(BLOCK + "mlp_scale/scale")
-    pooling_mlp = shapes.of("pooling/mlp/hidden/bias")
+    has_scale = find(BLOCK + "attention_scale/scale")
+    is_partial = has_scale and not find(BLOCK + "mlp_scale/scale")
+    pooling_mlp = find("pooling/mlp/hidden/bias")
     pooling_mlp_dim = math.prod(pooling_mlp) if pooling_mlp else None
     if pooling_mlp_dim == sizes["mlp_dim"]:
         pooling_mlp_dim = None
     fields = {
+        **{field: bool(find(path)) for field, path in SHOWN_BY.items()},
         "num_registers": math.prod(registers[:-1]) if registers else 0,
-        "use_distillation_token": has("distillation_token/token"),
-        "use_patch_bias": has("patch_encoder/bias"),
-        "norm": "layer" if has(BLOCK + "attention_norm/beta") else "rms",
-        "use_patch_norm": has("patch_norm/gamma"),
-        "use_embedding_norm": has("embedding_norm/gamma"),
+        "norm": "layer" if find(BLOCK + "attention_norm/beta") else "rms",
         "qk_norm": qk_norm,
-        "use_attention_inner_norm": has(attention + "inner_norm/gamma"),
-        "use_mlp_inner_norm": has(BLOCK + "mlp/inner_norm/gamma"),
-        "use_final_norm": (
-            has("encoder_norm/gamma") or has("pooling_norm/gamma")
+        "use_final_norm": bool(
+            find("encoder_norm/gamma") or find("pooling_norm/gamma")
         ),
         # Only a new model needs the value.
         "layer_scale_init": 1e-5 if has_scale else None,
         "layer_scale_branches": "attention" if is_partial else "both",
         "qkv_bias": qkv_bias,
-        "use_block_bias": has(attention + "out/bias"),
         "pooling_mlp_dim": pooling_mlp_dim,
     }
-    if has("rotary_positions_#/frequency"):
+    if find("rotary_positions_#/frequency"):
         fields["rotary_positions"] = "mixed"
-    if has("rotary_positions/class_angles"):
+    if find("rotary_positions/class_angles"):
         fields["rotary_positions"] = "axial_class"
     for layer in ("relative_positions_#", "relative_positions"):
         is_shared = "#" not in layer
-        if hidden := shapes.of(layer + "/hidden/bias"):
+        if hidden := find(layer + "/hidden/bias"):
             fields["relative_positions"] = "mlp"
             fields["relative_hidden_dim"] = hidden[0]
             fields["use_shared_relative_positions"] = is_shared
-        elif has(layer + "/table"):
+        elif find(layer + "/table"):
             fields["relative_positions"] = "table"
             fields["use_shared_relative_positions"] = is_shared
     return fields
+
+
+# The array that shows each of these parts.
+SHOWN_BY = {
+    "use_distillation_token": "distillation_token/token",
+    "use_patch_bias": "patch_encoder/bias",
+    "use_patch_norm": "patch_norm/gamma",
+    "use_embedding_norm": "embedding_norm/gamma",
+    "use_attention_inner_norm": BLOCK + "attention/inner_norm/gamma",
+    "use_mlp_inner_norm": BLOCK + "mlp/inner_norm/gamma",
+    "use_block_bias": BLOCK + "attention/out/bias",
+}
 
 
 def _infer_heads(shapes, hints, known, config) -> int | None:
@@ -532,7 +530,7 @@ def _infer_positions(shapes, hints, known, config) -> dict:
     if shape is None:
         return _without_table(shapes, hints, config, [*told, wanted])
     if len(shape) not in (2, 3, 4) or shape[-1] != config.width:
-        shapes.fail(
+        raise ValueError(
             f"{name} has the shape {shape}; "
             f"(1, rows, {config.width}) was expected."
         )
@@ -572,7 +570,7 @@ def _infer_positions(shapes, hints, known, config) -> dict:
     fitting = [row for row in choices if fits(*row, row in stated)]
     if not fitting:
         received = source or wanted
-        shapes.fail(
+        raise ValueError(
             f"its {rows} positions are not a square grid after a class token; "
             "pass `source_image_size=` (height, width) of its images."
             f"{f' Received: {received}' if received else ''}"
@@ -580,7 +578,7 @@ def _infer_positions(shapes, hints, known, config) -> dict:
     size, slot = fitting[0]
     if fitting[0] not in stated and wanted not in (None, size):
         if any(fits(wanted, slot) for slot in slots):
-            shapes.fail(
+            raise ValueError(
                 f"its {rows} positions may be those of images of "
                 f"{size[0]}x{size[1]} or {wanted[0]}x{wanted[1]} pixels; "
                 "pass `source_image_size=`."
@@ -612,15 +610,17 @@ def _without_table(shapes, hints, config, sizes) -> dict:
                 " If its model has rotary positions instead, pass "
                 "`architecture=` or `rotary_positions=`."
             )
-        shapes.fail(f"it lacks {shapes.family.stored(TABLE)[0][0]}.{advice}")
+        raise ValueError(
+            f"it lacks {shapes.family.stored(TABLE)[0][0]}.{advice}"
+        )
     size = sizes[0]
     if size is None:
-        shapes.fail(
+        raise ValueError(
             "it has no position table, which would show the size of its "
             "images; pass `image_size=`."
         )
     if is_computed and config.width % layer_class.width_divisor:
-        shapes.fail(
+        raise ValueError(
             "sine-cosine positions need a width that "
             f"{layer_class.width_divisor} divides, not {config.width}."
         )

@@ -155,8 +155,8 @@ class VitKeras(Family):
         is_alone = config.representation_size and not config.num_classes
         if is_alone and hints["dense"] != "pre_logits":
             shapes.notes.append(
-                f"The last layer of {shapes.path} has {config.width} inputs "
-                "and outputs, and the file does not name it. It is read as the "
+                f"The last layer of the file has {config.width} inputs and "
+                "outputs, and the file does not name it. It is read as the "
                 "pre-logits of a model without a head. If it is a head, write "
                 "the file again with a newer Keras, which stores its name."
             )
