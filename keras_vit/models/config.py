@@ -4,6 +4,7 @@ import dataclasses
 import math
 import types
 import typing
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -79,14 +80,12 @@ ANNOTATIONS = {
 }
 
 
-def check_config(config: "ViTConfig"):
-    """Raise a ValueError unless the values of a ViTConfig are valid."""
+def find_problems(config: "ViTConfig") -> Iterator[tuple[str, ...]]:
+    """Yield each rule that a configuration breaks, and the fields in it.
 
-    def need(is_right, rule, *names):
-        if not is_right:
-            found = ", ".join(f"{n}={getattr(config, n)!r}" for n in names)
-            raise ValueError(f"`{names[0]}` {rule}. Received: {found}")
-
+    The first field is the one that the rule is about. A problem may cause
+    errors in the search for the next one.
+    """
     # The types, except those of table names and of the preprocessing.
     for field in dataclasses.fields(config):
         is_union = isinstance(field.type, types.UnionType)
@@ -94,86 +93,62 @@ def check_config(config: "ViTConfig"):
         kinds = [typing.get_origin(part) or part for part in parts]
         if set(kinds) <= set(ANNOTATIONS):
             rules, tests = zip(*(ANNOTATIONS[kind] for kind in kinds))
-            is_right = any(test(getattr(config, field.name)) for test in tests)
-            need(is_right, f"must be {' or '.join(rules)}", field.name)
-    need(
-        isinstance(config.preprocessing, Preprocessing),
-        "must be a `Preprocessing`, a name or (mean, deviation)",
-        "preprocessing",
-    )
+            if not any(test(getattr(config, field.name)) for test in tests):
+                yield f"must be {' or '.join(rules)}", field.name
+    if not isinstance(config.preprocessing, Preprocessing):
+        rule = "must be a `Preprocessing`, a name or (mean, deviation)"
+        yield rule, "preprocessing"
     for name, table in CHOICES.items():
         pick(table, getattr(config, name), name)
     for rule, (test, *names) in RULES.items():
         for name in names:
-            need(test(getattr(config, name)), rule, name)
+            if not test(getattr(config, name)):
+                yield rule, name
 
     # What several fields decide together.
-    need(
-        not config.width % config.num_heads,
-        "must divide `width`",
-        "num_heads",
-        "width",
-    )
-    need(
-        not config.width % (config.pooling_heads or 1),
-        "must divide `width`",
-        "pooling_heads",
-        "width",
-    )
-    rests = [size % config.patch_size for size in config.feature_size]
+    if config.width % config.num_heads:
+        yield "must divide `width`", "num_heads", "width"
+    if config.width % (config.pooling_heads or 1):
+        yield "must divide `width`", "pooling_heads", "width"
     h, w = config.feature_size
-    need(
-        min(h, w) >= config.patch_size
-        and (config.ignore_border or not any(rests)),
-        f"must divide the image, or the feature map of its stem, {h}x{w}",
-        *("patch_size", "image_size"),
-    )
-    need(
-        len(config.preprocessing.mean) in (1, config.channels),
-        "must have a mean for each channel, or one for all",
-        *("preprocessing", "channels"),
-    )
-    need(
-        config.rotary_positions == "none" or not config.head_size % 4,
-        "needs heads of a multiple of 4 features",
-        *("rotary_positions", "num_heads", "width"),
-    )
+    has_rest = bool(h % config.patch_size or w % config.patch_size)
+    if min(h, w) < config.patch_size or has_rest > config.ignore_border:
+        rule = "must divide the image, or the feature map of its stem"
+        yield f"{rule}, {h}x{w}", "patch_size", "image_size"
+    if len(config.preprocessing.mean) not in (1, config.channels):
+        rule = "must have a mean for each channel, or one for all"
+        yield rule, "preprocessing", "channels"
+    if config.rotary_positions != "none" and config.head_size % 4:
+        rule = "needs heads of a multiple of 4 features"
+        yield rule, "rotary_positions", "num_heads", "width"
     # The layers that these fields choose, and the token that they need.
     needs = {}
     for name in ("pooling", "rotary_positions", "relative_positions"):
         layer_class = CHOICES[name][getattr(config, name)]
         needs[name] = getattr(layer_class, "needs", ())
-        if token := getattr(layer_class, "needed_token", None):
-            field = f"use_{token}_token"
-            rule = f"needs the {token} token"
-            need(getattr(config, field), rule, name, field)
-    need(
-        config.use_class_token or not config.use_distillation_token,
-        "needs the class token",
-        *("use_distillation_token", "use_class_token"),
-    )
+        token = getattr(layer_class, "needed_token", None)
+        if token and not getattr(config, f"use_{token}_token"):
+            yield f"needs the {token} token", name, f"use_{token}_token"
+    if config.use_distillation_token and not config.use_class_token:
+        rule = "needs the class token"
+        yield rule, "use_distillation_token", "use_class_token"
     if "pooling_indices" in needs["pooling"]:
         count, places = config.num_prefix_tokens, config.pooling_indices
-        need(
-            places and all(0 <= index < count for index in places),
-            f"must be places among the {count} tokens before the patches",
-            "pooling_indices",
-        )
+        if not places or not all(0 <= index < count for index in places):
+            rule = f"must be places among the {count} tokens before the patches"
+            yield rule, "pooling_indices"
     if "relative_hidden_dim" in needs["relative_positions"]:
-        rule = "must be given for an MLP"
-        need(config.relative_hidden_dim, rule, "relative_hidden_dim")
-    need(
-        config.relative_positions == "none"
-        or not config.use_dynamic_image_size,
-        "are those of one grid of patches",
-        *("relative_positions", "use_dynamic_image_size"),
-    )
+        if not config.relative_hidden_dim:
+            yield "must be given for an MLP", "relative_hidden_dim"
+    if config.relative_positions != "none" and config.use_dynamic_image_size:
+        rule = "are those of one grid of patches"
+        yield rule, "relative_positions", "use_dynamic_image_size"
     if config.position_placement != "stem":
         rule = "must not be so if positions are added before every block"
-        has_positions = config.position_embedding != "none"
-        need(has_positions, rule, "position_embedding", "position_placement")
-        has_prefix = config.use_prefix_positions
-        need(has_prefix, rule, "use_prefix_positions", "position_placement")
+        if config.position_embedding == "none":
+            yield rule, "position_embedding", "position_placement"
+        if not config.use_prefix_positions:
+            yield rule, "use_prefix_positions", "position_placement"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -347,7 +322,9 @@ class ViTConfig:
                 value = value.tolist()  # Keras and JSON take none of NumPy's.
             value = tuple(value) if isinstance(value, list) else value
             object.__setattr__(self, name, value)
-        check_config(self)
+        for rule, *names in find_problems(self):
+            values = ", ".join(f"{n}={getattr(self, n)!r}" for n in names)
+            raise ValueError(f"`{names[0]}` {rule}. Received: {values}")
 
     @property
     def feature_size(self) -> tuple[int, int]:

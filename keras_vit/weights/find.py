@@ -2,12 +2,14 @@
 
 import dataclasses
 import math
+import numbers
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
+from keras_vit.arguments import as_size, is_whole
 from keras_vit.models.config import ViTConfig
 from keras_vit.preprocessing.description import Preprocessing
 from keras_vit.weights.containers import FLOATS, File, errors_name
@@ -20,6 +22,7 @@ from keras_vit.weights.families.family import (
 )
 from keras_vit.weights.families.inference import (
     NOTHING_KNOWN,
+    PUBLISHED,
     Known,
     Shapes,
     foreign_parts,
@@ -66,7 +69,25 @@ def find(file: File, known: Known = NOTHING_KNOWN) -> Found:
         ValueError: If it is of no known family, or anything is missing, left
             over or of an unexpected shape; names all of it.
     """
-    known = known.checked()
+    heads, architecture = known.num_heads, known.architecture
+    is_count = is_whole(heads) and heads > 0
+    if heads not in (None, PUBLISHED) and not is_count:
+        raise ValueError(
+            "`num_heads` must be a whole number of at least 1, or "
+            f"{PUBLISHED!r}. Received: num_heads={heads!r}"
+        )
+    if architecture is not None and not isinstance(architecture, str):
+        raise ValueError(
+            "`architecture` must be a name, such as 'vit_base_patch16_224'. "
+            f"Received: architecture={architecture!r}"
+        )
+    sizes = {}
+    for name in ("image_size", "source_image_size"):
+        size = getattr(known, name)
+        if size is not None:
+            is_side = isinstance(size, numbers.Number)
+            sizes[name] = as_size((size, size) if is_side else size, name)
+    known = known._replace(**sizes)
     with errors_name(file.path):
         key, wrapper, plain = recognise(file.path, file.arrays)
         family, dialect, places, ignored = _name(file, key, wrapper, plain)
@@ -78,7 +99,7 @@ def find(file: File, known: Known = NOTHING_KNOWN) -> Found:
         }
         shapes = Shapes(family, by_name, file.arrays.keys())
         config = family.read(file.json, shapes, known)
-        settings = find_preprocessing(file, family, config, known.architecture)
+        settings = find_preprocessing(file, family, config, architecture)
         parts = family.names(config)
         ignored += _check_complete(file, places, config, parts, shapes, wrapper)
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from keras_vit.files import draft_folder
 from keras_vit.layers.base import as_float32, is_quantized
-from keras_vit.models.config import ViTConfig
 from keras_vit.models.tuning import merged_values
 from keras_vit.models.vit import VisionTransformer, check_vision_transformer
 from keras_vit.tables import pick
@@ -31,7 +30,6 @@ from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.families.family import (
     POSITION_TABLE,
     Dialect,
-    Family,
     effective_fields,
     rename,
 )
@@ -87,10 +85,29 @@ def save_checkpoint(
             "the model that it was quantised from. "
             f"Received: model={model.name!r}"
         )
-    path = pathlib.Path(path).expanduser()
-    family = LAYOUTS[layout]
-    ending = _pick_ending(path, endings, layout)
-    config = _stored_config(model.config, family)
+    path, family = pathlib.Path(path).expanduser(), LAYOUTS[layout]
+    ending = path.suffix.lower()
+    # A folder may have a dot in its name.
+    if "" in endings and (path.is_dir() or ending not in FILE_ENDINGS):
+        ending = ""
+    if ending not in endings or (ending and path.is_dir()):
+        known = (f"a {e} file" if e else "a folder" for e in endings)
+        raise ValueError(
+            f"`path` must be {' or '.join(known)} with layout={layout!r}. "
+            f"Received: path={str(path)!r}"
+        )
+    # The file stores positions as a table, unless rotary or relative ones
+    # replace it; rows and biases of zeros change nothing.
+    config, kept, changes = model.config, family.keeps(model.config), {}
+    others = {config.rotary_positions, config.relative_positions} - {"none"}
+    replaced = others if config.position_embedding == "none" else ()
+    if config.position_embedding != family.no_table and not replaced:
+        changes["position_embedding"] = "learned"
+    if "use_prefix_positions" not in kept:
+        changes["use_prefix_positions"] = True
+    if "qkv_bias" not in kept and config.qkv_bias == "none":
+        changes["qkv_bias"] = "all"
+    config = dataclasses.replace(config, **changes)
     # The settings that names and shapes do not determine.
     about = {
         "num_heads": config.num_heads,
@@ -135,40 +152,9 @@ def save_checkpoint(
     else:
         _write_folder(path, made, shapes, about, written.files)
         notes = [*written.notes, *notes]
-    settings = model.config.preprocessing
-    if model.config.num_classes and model.config.classifier_activation:
-        notes.insert(
-            0,
-            f"the model ends in {model.config.classifier_activation}; the "
-            "file has no activation, so its readers return logits",
-        )
-    if ending and settings.normalization != "vit":
-        notes.insert(
-            0,
-            "only this package reads in the file that images are normalised "
-            f"by {settings.normalization!r}: mean {settings.mean}, deviation "
-            f"{settings.deviation}",
-        )
     for note in notes:
         logger.warning("%s: %s", path, note)
     return tuple(notes)
-
-
-def _pick_ending(path, endings, layout) -> str:
-    """Return the ending of a file, "" for a folder."""
-    suffix = path.suffix.lower()
-    # A folder may have a dot in its name.
-    if "" in endings and (path.is_dir() or suffix not in FILE_ENDINGS):
-        return ""
-    if suffix in endings and not path.is_dir():
-        return suffix
-    known = " or ".join(
-        f"a {ending} file" if ending else "a folder" for ending in endings
-    )
-    raise ValueError(
-        f"`path` must be {known} with layout={layout!r}. "
-        f"Received: path={str(path)!r}"
-    )
 
 
 def _pick_dialect(model, layout, family, required, dialect) -> Dialect:
@@ -189,22 +175,6 @@ def _pick_dialect(model, layout, family, required, dialect) -> Dialect:
 
 
 # ------------------------------------------- what the readers would compute
-
-
-def _stored_config(config, family: Family) -> ViTConfig:
-    """Return the configuration of the file, with the positions it stores."""
-    changes, kept = {}, family.keeps(config)
-    kind = config.position_embedding
-    # Rotary and relative positions replace a table.
-    others = {config.rotary_positions, config.relative_positions} - {"none"}
-    if kind != family.no_table and not (kind == "none" and others):
-        changes["position_embedding"] = "learned"
-    # Rows and biases of zeros change nothing.
-    if "use_prefix_positions" not in kept:
-        changes["use_prefix_positions"] = True
-    if "qkv_bias" not in kept and config.qkv_bias == "none":
-        changes["qkv_bias"] = "all"
-    return dataclasses.replace(config, **changes)
 
 
 def _check_readable(written, parts, config, about, is_folder) -> list[str]:
@@ -247,6 +217,18 @@ def _check_readable(written, parts, config, about, is_folder) -> list[str]:
             )
     if notes and is_folder:
         raise ValueError(" ".join(notes))
+    if config.num_classes and config.classifier_activation:
+        notes.append(
+            f"the model ends in {config.classifier_activation}; the file has "
+            "no activation, so its readers return logits"
+        )
+    settings = config.preprocessing
+    if not is_folder and settings.normalization != "vit":
+        notes.append(
+            "only this package reads in the file that images are normalised "
+            f"by {settings.normalization!r}: mean {settings.mean}, deviation "
+            f"{settings.deviation}"
+        )
     return notes
 
 

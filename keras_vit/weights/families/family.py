@@ -280,13 +280,13 @@ class Family:
         """
         return {name: (name, None) for name in shapes}
 
-    def describe(self, json: dict) -> dict:
-        """Return the part of the JSON that describes the image model."""
-        return json
+    def read_hints(self, json: dict) -> tuple[dict, dict]:
+        """Return what the JSON beside a file tells of the image model.
 
-    def read_hints(self, json: dict) -> dict:
-        """Return the fields of ViTConfig that the JSON of the family states."""
-        return {}
+        The first is the part that describes this model, in which `find_hints`
+        looks for more; the second are fields of ViTConfig that it states.
+        """
+        return json, {}
 
     def guess_heads(self, config: ViTConfig, hints: dict) -> int | None:
         """Return the number of heads of the model of this name, or None."""

@@ -150,9 +150,6 @@ class HuggingFace(Family):
 
     # ---------------------------------------------------------------- reading
 
-    def describe(self, json):
-        return describe_tower(json)
-
     def prepare(self, shapes, json):
         """Mark the norm of the head for masked patches of BEiT."""
         is_beit = any(name.startswith("beit.") for name in shapes)
@@ -162,8 +159,9 @@ class HuggingFace(Family):
         }
 
     def read_hints(self, json):
+        json = describe_tower(json)
         activation = json.get("pooler_act", "tanh")
-        return {"pooler_act": activation, **read_settings(json)}
+        return json, {"pooler_act": activation, **read_settings(json)}
 
     def unread(self, config):
         return r"vit\.pooler\.dense\." if config.num_classes else NOTHING

@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import math
-import numbers
 import re
 import warnings
 from collections.abc import Collection
@@ -11,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit.arguments import as_size, is_whole
 from keras_vit.layers import (
     ACTIVATIONS,
     POOLINGS,
@@ -52,33 +50,6 @@ class Known(NamedTuple):
     # Fields of ViTConfig, for what the file leaves open.
     fields: dict[str, Any] = {}
 
-    def checked(self) -> "Known":
-        """Return the facts with sizes as pairs.
-
-        Raises:
-            ValueError: For a value that no checkpoint can have.
-        """
-        heads, architecture = self.num_heads, self.architecture
-        is_count = is_whole(heads) and heads > 0
-        if heads not in (None, PUBLISHED) and not is_count:
-            raise ValueError(
-                "`num_heads` must be a whole number of at least 1, or "
-                f"{PUBLISHED!r}. Received: num_heads={heads!r}"
-            )
-        if architecture is not None and not isinstance(architecture, str):
-            raise ValueError(
-                "`architecture` must be a name, such as "
-                "'vit_base_patch16_224'. Received: "
-                f"architecture={architecture!r}"
-            )
-        sizes = {}
-        for name in ("image_size", "source_image_size"):
-            size = getattr(self, name)
-            if size is not None:
-                is_side = isinstance(size, numbers.Number)
-                sizes[name] = as_size((size, size) if is_side else size, name)
-        return self._replace(**sizes)
-
 
 NOTHING_KNOWN = Known()
 
@@ -110,35 +81,21 @@ class Shapes:
         names, _ = self.family.stored(path, *numbers)
         return self.shapes.get(names[0]) if names else None
 
-    def ours(self, path: str, rank: int, *numbers: int) -> tuple:
-        """Return the shape of a weight in the model.
-
-        Raises:
-            ValueError: If the file lacks it, or it has another rank.
-        """
-        names, form = self.family.stored(path, *numbers)
-        shape = self.shapes.get(names[0])
-        if shape is None:
-            raise ValueError(f"it lacks {names[0]}.")
-        if len(shape) != rank or 0 in shape:
-            raise ValueError(
-                f"{names[0]} has the shape {shape}, not of rank {rank}."
-            )
-        return form.to_ours(np.broadcast_to(np.float32(0), shape), shape).shape
-
     def vote(self, *witnesses: tuple[str, int, int]) -> int | None:
         """Return the most frequent size in several arrays, None without one.
 
-        `witnesses` are path, rank and axis of arrays with this size. A damaged
-        array is outvoted here, and reported when all arrays are compared with
-        the configuration.
+        `witnesses` are the path of a weight, the rank of its array, and the
+        axis of the weight that has this size. A damaged array is outvoted
+        here, and reported when all arrays are compared with the configuration.
         """
         votes = collections.Counter()
         for path, rank, axis in witnesses:
             for index in range(3 if "#" in path else 1):
-                shape = self.of(path, index)
-                if shape is not None and len(shape) == rank and 0 not in shape:
-                    votes[self.ours(path, rank, index)[axis]] += 1
+                names, form = self.family.stored(path, index)
+                shape = self.shapes.get(names[0], ()) if names else ()
+                if len(shape) == rank and 0 not in shape:
+                    array = np.broadcast_to(np.float32(0), shape)
+                    votes[form.to_ours(array, shape).shape[axis]] += 1
         return votes.most_common(1)[0][0] if votes else None
 
     def numbers(self, name: str, end: str = "$") -> set[tuple[int, ...]]:
@@ -260,14 +217,8 @@ def _read_hints(family, json, architecture) -> dict:
                 f"architecture={architecture!r}"
             )
         json = {**json, "architecture": architecture}
-    json, found, reasons = family.describe(json), {}, []
-    for read in (family.read_hints, find_hints):
-        try:
-            found |= read(json)
-        except ValueError as error:
-            reasons.append(f"{str(error).rstrip('.')}.")
-    if reasons:
-        raise ValueError(" ".join(reasons))
+    json, found = family.read_hints(json)
+    found |= find_hints(json)
     is_unused = not found.keys() & {"architecture", "is_of_transformers"}
     if architecture is not None and is_unused:
         raise ValueError(
@@ -306,23 +257,30 @@ def _settle(shapes, hints, known, config, heads) -> dict:
 
 
 def _infer_sizes(shapes) -> dict:
+    """Return the sizes; fail if one does not show, or a block is missing."""
     family = shapes.family
-    # Flat patches are a matrix.
-    _, form = family.stored(PATCHES)
-    rank = len(
-        form.to_file(np.broadcast_to(np.float32(0), (1, 1, 3, 1)), 1).shape
+    [name], form = family.stored(PATCHES)
+    one = np.broadcast_to(np.float32(0), (1, 1, 3, 1))
+    rank = form.to_file(one, 1).ndim  # Flat patches are a matrix.
+    rows, columns, channels = (
+        shapes.vote((PATCHES, rank, axis)) for axis in range(3)
     )
-    rows, columns, channels, _ = shapes.ours(PATCHES, rank)
+    if rows is None:
+        raise ValueError(
+            f"it needs {name}, of rank {rank}, and has {shapes.of(PATCHES)}."
+        )
     if rows != columns:
         raise ValueError(f"its patches are not square but {rows}x{columns}.")
+    norm = BLOCK + "attention_norm/gamma"
     width = shapes.vote(
-        (BLOCK + "attention_norm/gamma", 1, 0),
+        (norm, 1, 0),
         (BLOCK + "mlp_norm/gamma", 1, 0),
         (PATCHES, rank, 3),
     )
+
     stem_stages = None
     if shapes.of("stem/root_conv/kernel"):
-        channels = shapes.ours("stem/root_conv/kernel", 4)[2]
+        channels = shapes.vote(("stem/root_conv/kernel", 4, 2)) or channels
         unit = "stem/stage_#_unit_#/conv1/kernel"
         [name], _ = family.stored(unit, ANY_NUMBER, ANY_NUMBER)
         # The official code counts stages from one, timm from zero.
@@ -332,6 +290,21 @@ def _infer_sizes(shapes) -> dict:
         if min(units, default=0) < 0 or last > MAX_STAGE:
             raise ValueError(f"its stem has a stage {last + base}.")
         stem_stages = tuple(units[stage] for stage in range(last + 1))
+
+    [name], _ = family.stored(norm, ANY_NUMBER)
+    start = name.partition(str(ANY_NUMBER))[0]
+    # Any array of a block is enough to count the block.
+    found = shapes.numbers(f"{start}{ANY_NUMBER}", r"[./]")
+    blocks = {index for (index,) in found}
+    if "{_i}" in family.layers[BLOCK + "attention_norm"]:
+        # These families write no number for the first block.
+        zero = start.removesuffix("_") + "/"
+        blocks |= {0 for name in shapes.shapes if name.startswith(zero)}
+    depth = max(blocks, default=0) + 1
+    if lost := set(range(depth)) - blocks:
+        [name], _ = family.stored(norm, min(lost))
+        raise ValueError(f"it lacks {name}, of block {min(lost)} of {depth}.")
+
     is_gated = False
     if family.has_later_parts:
         # The first layer of a gated MLP has the gate in it, or beside it.
@@ -344,36 +317,12 @@ def _infer_sizes(shapes) -> dict:
     return {
         "use_gated_mlp": is_gated,
         "width": width,
-        "depth": _count_blocks(shapes),
+        "depth": depth,
         "mlp_dim": mlp_dim,
         "patch_size": rows,
         "channels": channels,
         "stem_stages": stem_stages,
     }
-
-
-def _count_blocks(shapes) -> int:
-    """Return the number of blocks; fail if a block in between is missing."""
-    norm, family = BLOCK + "attention_norm/gamma", shapes.family
-    [name], _ = family.stored(norm, ANY_NUMBER)
-    start = name.partition(str(ANY_NUMBER))[0]
-    # Any array of a block is enough to count the block.
-    found = shapes.numbers(f"{start}{ANY_NUMBER}", r"[./]")
-    indices = {index for (index,) in found}
-    if "{_i}" in family.layers[BLOCK + "attention_norm"]:
-        # These families write no number for the first block.
-        zero = start.removesuffix("_") + "/"
-        indices |= {0 for name in shapes.shapes if name.startswith(zero)}
-    if not indices:
-        [first], _ = family.stored(norm)
-        raise ValueError(f"it has no block; {first} is missing.")
-    if len(indices) <= max(indices):
-        lost = next(i for i in range(len(indices) + 1) if i not in indices)
-        [name], _ = family.stored(norm, lost)
-        raise ValueError(
-            f"it lacks {name}, of block {lost} of {max(indices) + 1}."
-        )
-    return len(indices)
 
 
 def _infer_outputs(shapes, hints) -> dict:

@@ -88,8 +88,8 @@ class KerasHub(Family):
         task = json.get("task")
         task = task.get("config") if isinstance(task, dict) else None
         if not isinstance(task, dict):
-            return {}
-        return {
+            return json, {}
+        return json, {
             "classifier_activation": _read_activation(task.get("activation")),
             "stated_classes": task.get("num_classes"),
         }
@@ -149,7 +149,7 @@ class VitKeras(Family):
         return _name_dense(shapes, alone)
 
     def read_hints(self, json):
-        return {"dense": json.get(LAYER_NAMES, {}).get(DENSE)}
+        return json, {"dense": json.get(LAYER_NAMES, {}).get(DENSE)}
 
     def complete(self, config, hints, shapes):
         is_alone = config.representation_size and not config.num_classes
@@ -202,5 +202,5 @@ class VitKerasH5(Family):
             row = layer.get("config") if isinstance(layer, dict) else None
             if isinstance(row, dict) and row.get("name") == "head":
                 activation = _read_activation(row.get("activation"))
-                return {"classifier_activation": activation}
-        return {}
+                return json, {"classifier_activation": activation}
+        return json, {}

@@ -100,7 +100,7 @@ class OpenClip(Family):
     def read_hints(self, json):
         tower = image_tower_of(json)
         if not tower:
-            return {}
+            return json, {}
         refused = [key for key in REFUSED_KEYS if tower.get(key)]
         averages = tower.get("pool_type") == "avg"
         is_quick = json["model_cfg"].get("quick_gelu")
@@ -124,7 +124,7 @@ class OpenClip(Family):
             hints["num_heads"] = width // int(tower.get("head_width", 64))
         if isinstance(size, int):
             hints["image_sizes"] = [(size, size)]
-        return hints
+        return json, hints
 
     def undetermined(self, config, names):
         return [("the names of CLIP", ("activation",))]

@@ -338,27 +338,25 @@ class Timm(Family):
                 prepared[f"{split[1]}{split[2]}_proj.bias"] = (name, None)
         return prepared
 
-    def describe(self, json):
-        """Return the JSON of transformers or OpenCLIP as one of timm."""
-        if "model_type" in json and has_timm_names(json):
-            return describe_tower(json)
-        if "model_cfg" not in json:
-            return json
-        tower = image_tower_of(json)
-        if "timm_model_name" not in tower:
-            return json
-        keys = {
-            "architecture": "timm_model_name",
-            "global_pool": "timm_pool",
-            "img_size": "image_size",
-        }
-        found = {ours: tower[k] for ours, k in keys.items() if tower.get(k)}
-        if tower.get("timm_proj") == "linear":
-            found["num_classes"] = json["model_cfg"].get("embed_dim")
-        return found
-
     def read_hints(self, json):
-        """Return the fields in config.json, and what its architecture has."""
+        """Return the fields in config.json, and what its architecture has.
+
+        The config.json may be of transformers or OpenCLIP.
+        """
+        if "model_type" in json and has_timm_names(json):
+            json = describe_tower(json)
+            return json, {**read_settings(json), "is_of_transformers": True}
+        tower = image_tower_of(json) if "model_cfg" in json else {}
+        if "timm_model_name" in tower:
+            keys = {
+                "architecture": "timm_model_name",
+                "global_pool": "timm_pool",
+                "img_size": "image_size",
+            }
+            found = {key: tower[k] for key, k in keys.items() if tower.get(k)}
+            if tower.get("timm_proj") == "linear":
+                found["num_classes"] = json["model_cfg"].get("embed_dim")
+            json = found
         arguments, published = (
             value if isinstance(value, dict) else {}
             for value in map(json.get, ("model_args", "pretrained_cfg"))
@@ -371,12 +369,10 @@ class Timm(Family):
                 "'vit_base_patch16_224', and has architecture="
                 f"{architecture!r}"
             )
-        if "model_type" in json and has_timm_names(json):
-            return {**read_settings(json), **hints, "is_of_transformers": True}
         name, _, tag = str(architecture).partition(".")
         settings = settings_of(name)
         if settings is None:
-            return hints
+            return json, hints
         default = settings["rotary_positions"]
         kind = hints.get("rotary_positions", default)
         if kind in USUAL_AXES:
@@ -391,7 +387,7 @@ class Timm(Family):
         classes = [row["num_classes"] for row in rows if "num_classes" in row]
         if json.get("architectures") == ["TimmWrapperModel"]:
             classes = []  # It builds the model without its head.
-        return {
+        return json, {
             "architecture": name,
             "tag": tag or str(published.get("tag", "")),
             # With another width, the heads are not those of the architecture.
@@ -568,7 +564,7 @@ class Timm(Family):
             "global_pool": choose(POOLS, config, "pooling"),
             **make_arguments(config),
         }
-        check_class(config, architecture, arguments)
+        check_parts(config, architecture, arguments, is_exact=True)
         epsilon = settings_of(architecture)["layer_norm_epsilon"]
         act_layer = ACT_LAYERS.get(config.activation)
         written = super().write(config)
@@ -653,43 +649,39 @@ def find_base(config: ViTConfig) -> tuple[str, Callable[[ViTConfig], dict]]:
     """Return the architecture whose function builds a model.
 
     With it comes a function from a configuration to its arguments.
+
+    Raises:
+        ValueError: If the class of the architecture cannot have the parts of
+            the model; names the field.
     """
+    relative, is_gated = config.relative_positions, config.use_gated_mlp
     is_after = config.norm_placement == "after"
     is_clip = config.layer_norm_epsilon == 1e-5
-    if config.relative_positions == "table":
-        return "beit_base_patch16_224", _beit_arguments
-    if config.relative_positions == "mlp":
+    if relative == "table":
+        base = "beit_base_patch16_224", _beit_arguments
+    elif relative == "mlp":
         rpn = "rpn_" if is_after else ""
-        return f"vit_relpos_base_patch16_{rpn}224", _relative_arguments
-    if config.use_distillation_token:
-        return "deit_tiny_distilled_patch16_224", _distilled_arguments
-    if is_sapiens(config):
-        return "vit_base_patch16_sapiens2", _eva_arguments
-    if is_eva(config):
-        name = (
-            "vit_small_patch16_dinov3" if is_clip else "eva02_tiny_patch14_224"
-        )
-        return name, _eva_arguments
-    if config.norm == "rms":
-        is_gated = config.use_gated_mlp
+        base = f"vit_relpos_base_patch16_{rpn}224", _relative_arguments
+    elif config.use_distillation_token:
+        base = "deit_tiny_distilled_patch16_224", _distilled_arguments
+    elif is_sapiens(config):
+        base = "vit_base_patch16_sapiens2", _eva_arguments
+    elif is_eva(config):
+        name = "vit_small_patch16_dinov3"
+        name = name if is_clip else "eva02_tiny_patch14_224"
+        base = name, _eva_arguments
+    elif config.norm == "rms":
         name = "aimv2_large_patch14_224" if is_gated else "test_vit4"
-    elif config.use_gated_mlp:
-        name = PACKED
+        base = name, _plain_arguments
+    elif is_gated:
+        base = PACKED, _plain_arguments
     elif is_after:
-        name = "vit_base_patch16_rpn_224"
+        base = "vit_base_patch16_rpn_224", _plain_arguments
     else:
         name = "vit_base_patch16_clip_224" if is_clip else PLAIN
-    return name, _plain_arguments
+        base = name, _plain_arguments
 
-
-def check_class(config: ViTConfig, architecture: str, arguments: dict):
-    """Raise a ValueError if timm's class cannot have the parts of a model.
-
-    `arguments` are those that differ from the defaults of the architecture.
-    """
-    is_relative = config.relative_positions != "none"
-    is_after = config.norm_placement == "after"
-    has_map = config.pooling.startswith("map")
+    has_map, is_relative = config.pooling.startswith("map"), relative != "none"
     # These classes have few options.
     is_limited = is_relative or config.use_distillation_token
     refused = {
@@ -706,9 +698,7 @@ def check_class(config: ViTConfig, architecture: str, arguments: dict):
         "pooling_mlp_dim": (
             config.pooling_mlp_dim is not None and not is_eva(config)
         ),
-        "qkv_bias": (
-            config.relative_positions == "table" and config.qkv_bias == "all"
-        ),
+        "qkv_bias": relative == "table" and config.qkv_bias == "all",
         # Its norms of queries and keys are those of each head.
         "qk_norm": config.qk_norm == "width",
         # Its blocks with norms after the branches have no other norms, and its
@@ -716,14 +706,14 @@ def check_class(config: ViTConfig, architecture: str, arguments: dict):
         "norm_placement": is_after
         and (config.layer_scale_init is not None or config.qk_norm != "none"),
         "pooling": has_map
-        and (config.norm == "rms" or is_limited or architecture == PACKED),
+        and (config.norm == "rms" or is_limited or base[0] == PACKED),
     }
     for field, holds in refused.items():
         if holds:
             raise ValueError(
                 f"its class has no {field}={getattr(config, field)!r}"
             )
-    check_parts(config, architecture, arguments, is_exact=True)
+    return base
 
 
 def _ratio_of(mlp_dim, width) -> float:
