@@ -120,8 +120,32 @@ __all__ = [
     "weights",
 ]
 
-# Where a name is looked for, in this order.
-_HOMES = ("models", "preprocessing", "layer_decay", "weights", "applications")
+# Where names are defined; those of the builders are in `applications`.
+_HOMES = {
+    "models": (
+        "VARIANTS",
+        "FlexibleVisionTransformer",
+        "ViTConfig",
+        "VisionTransformer",
+        "preprocess_patches",
+    ),
+    "preprocessing": (
+        "Preprocessing",
+        "decode_predictions",
+        "preprocess_input",
+        "read_image",
+    ),
+    "layer_decay": ("layer_decay_optimizer",),
+    "weights": (
+        "HUB_MODELS",
+        "PRETRAINED",
+        "from_checkpoint",
+        "load_checkpoint",
+        "load_lora",
+        "save_checkpoint",
+        "save_lora",
+    ),
+}
 # What the files of our models need, and what else needs Keras.
 _CLASSES = ("layers", "models", "pretraining", "layer_decay")
 _NEED_KERAS = (
@@ -170,11 +194,11 @@ if not TYPE_CHECKING:
         if name in _SUBMODULES:
             return importlib.import_module(f"{__name__}.{name}")
         if name in __all__:
-            for home in _HOMES:
-                module = importlib.import_module(f"{__name__}.{home}")
-                if hasattr(module, name):
-                    globals()[name] = getattr(module, name)
-                    return globals()[name]
+            homes = (home for home, names in _HOMES.items() if name in names)
+            home = next(homes, "applications")
+            module = importlib.import_module(f"{__name__}.{home}")
+            globals()[name] = getattr(module, name)
+            return globals()[name]
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
