@@ -22,7 +22,8 @@ def atomic_write(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     """
     path = pathlib.Path(path)
     with naming_path(path):
-        make_parents(path)
+        check_parents(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
         handle, draft = tempfile.mkstemp(
             prefix=f"{DRAFT}{path.stem}-", suffix=path.suffix, dir=path.parent
         )
@@ -58,19 +59,6 @@ def naming_path(path: pathlib.Path) -> Iterator[None]:
         raise OSError(error.errno, reason, str(path)) from error
 
 
-def make_parents(path: pathlib.Path):
-    """Make the folders that a new file or folder is to be in.
-
-    Args:
-        path: The file or folder.
-
-    Raises:
-        NotADirectoryError: If one of them is a file.
-    """
-    check_parents(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-
-
 def check_parents(path: pathlib.Path):
     """Raise a NotADirectoryError if a file is where a folder must be.
 
@@ -96,7 +84,8 @@ def draft_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
         path: The file or folder to write. Missing parents are created.
     """
     path = pathlib.Path(path).absolute()
-    make_parents(path)
+    check_parents(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with (
         naming_path(path),
         tempfile.TemporaryDirectory(

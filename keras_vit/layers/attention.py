@@ -274,7 +274,11 @@ class MultiHeadSelfAttention(Composite):
         query = self._place(query, self.query_norm, rotation)
         key = self._place(key, self.key_norm, rotation)
         if relative_keys is not None:
-            bias = self._add_relative_products(bias, query, relative_keys)
+            size = width // self.num_heads
+            heads = kernels.reshape(query, (-1, length, self.num_heads, size))
+            products = ops.einsum("btke,tse->bkts", heads, relative_keys)
+            products = products * size**-0.5  # As the products with the keys.
+            bias = products if bias is None else products + bias
         if num_queries is not None:
             query = query[:, :num_queries]
             bias = bias if bias is None else bias[:, :, :num_queries]
@@ -305,15 +309,6 @@ class MultiHeadSelfAttention(Composite):
             return self.dropout(scores, training=True)
 
         return change
-
-    def _add_relative_products(self, bias, query, relative_keys):
-        """Return the bias (B, K, T, T) with those of queries and keys."""
-        length, width = ops.shape(query)[1:]
-        size = width // self.num_heads
-        query = kernels.reshape(query, (-1, length, self.num_heads, size))
-        products = ops.einsum("btke,tse->bkts", query, relative_keys)
-        products = products * size**-0.5  # As the products with the keys.
-        return products if bias is None else products + bias
 
     def _place(self, x, norm, rotation):
         """Return queries or keys (B, T, D) after their norm and rotation."""

@@ -324,30 +324,29 @@ def copy_model(model, new_layers=(), *, dtype=None, is_merged=False, **changes):
             "it built one of another configuration. "
             f"Received: model={model.name!r}, {changes}"
         )
-    values = merged_values(model) if is_merged else None
+    merged = merged_values(model) if is_merged else {}
     for layer in copy.layers:
-        if layer.name not in new_layers:
-            copy_layer(layer, model.get_layer(layer.name), values)
+        if layer.name in new_layers:
+            continue
+        source = model.get_layer(layer.name)
+        for new, old in zip(layer._flatten_layers(), source._flatten_layers()):
+            new.trainable = old.trainable
+            if not is_merged and getattr(old, "lora_enabled", False):
+                new.enable_lora(old.lora_rank, lora_alpha=old.lora_alpha)
+        if isinstance(layer, RESIZABLE):
+            layer.resize_from(source)
+        # In the order of their paths: their own order differs after quantising
+        # to float8 and building so.
+        kept, weights = (
+            sorted(each.weights, key=lambda weight: weight.path)
+            for each in (source, layer)
+        )
+        kept = [w for w in kept if not (is_merged and is_factor(w))]
+        for new, old in zip(weights, kept, strict=True):
+            if not isinstance(layer, RESIZABLE):
+                new.assign(merged[old.path]() if is_merged else old.numpy())
+            new.trainable = old.trainable
     return copy
-
-
-def copy_layer(layer, source, values=None):
-    """Copy weights, LoRA weights and `trainable` from a layer of its class.
-
-    `values` are functions that return the merged weights, by path; None copies
-    the weights and their updates as they are.
-    """
-    for new, old in zip(layer._flatten_layers(), source._flatten_layers()):
-        new.trainable = old.trainable
-        if values is None and getattr(old, "lora_enabled", False):
-            new.enable_lora(old.lora_rank, lora_alpha=old.lora_alpha)
-    if isinstance(layer, RESIZABLE):
-        layer.resize_from(source)
-    kept = [w for w in _by_path(source) if values is None or not is_factor(w)]
-    for new, old in zip(_by_path(layer), kept, strict=True):
-        if not isinstance(layer, RESIZABLE):
-            new.assign(old.numpy() if values is None else values[old.path]())
-        new.trainable = old.trainable
 
 
 def _without(edits, entries):
@@ -357,14 +356,6 @@ def _without(edits, entries):
         for key, value in edits.items()
         if key not in entries
     }
-
-
-def _by_path(layer):
-    """Return the weights of a layer, in the order of their paths.
-
-    Their own order differs after quantising to float8 and building so.
-    """
-    return sorted(layer.weights, key=lambda weight: weight.path)
 
 
 # Fields of the configuration: the layers, all for None, whose entries they set.

@@ -581,11 +581,11 @@ def check_vision_transformer(model):
     """
     if isinstance(model, VisionTransformer):
         return
-    advice = ""
-    calls = list(find_vision_transformers(model))
+    advice, calls = "", list(find_vision_transformers(model))
+    layers = model.layers if isinstance(model, keras.Model) else ()
     if calls:
         advice = f" Pass the one inside of it: {' or '.join(calls)}."
-    elif is_plain_copy(model):
+    elif any(isinstance(layer, PatchEncoder) for layer in layers):
         advice = (
             " This model has the layers of one but no configuration, as after "
             "`keras.models.clone_model`. Copy the original with "
@@ -618,9 +618,3 @@ def find_vision_transformers(model, call: str = "model") -> Iterator[str]:
             yield inner
         else:
             yield from find_vision_transformers(layer, inner)
-
-
-def is_plain_copy(model) -> bool:
-    """Return whether a plain model has the layers of a VisionTransformer."""
-    layers = model.layers if isinstance(model, keras.Model) else ()
-    return any(isinstance(layer, PatchEncoder) for layer in layers)

@@ -369,7 +369,12 @@ def _open_folder(path) -> File:
             "that it returns"
         )
     if {KERAS_HUB, "config.json"} <= set(names):
-        return _open_keras_hub(path)
+        # A preset of keras-hub: its backbone and, if present, its head.
+        about, files = read_json(path / "config.json"), [path / KERAS_HUB]
+        if "task.json" in names:
+            about["task"] = read_json(path / "task.json")
+            files.append(path / "task.weights.h5")
+        return _join(path, files, about)
     for name in (WEIGHTS, OPEN_CLIP):
         if name in names:
             return open_file(path / name)
@@ -391,15 +396,6 @@ def _open_folder(path) -> File:
         f"a folder must hold {WEIGHTS} (Hugging Face, timm) or {KERAS_HUB} "
         f"and config.json (keras-hub). It holds {found}{advice}"
     )
-
-
-def _open_keras_hub(path) -> File:
-    """Return the arrays of a preset: the backbone and, if present, the head."""
-    about, files = read_json(path / "config.json"), [KERAS_HUB]
-    if (path / "task.json").is_file():
-        about["task"] = read_json(path / "task.json")
-        files.append("task.weights.h5")
-    return _join(path, [path / file for file in files], about)
 
 
 def _open_shards(path, index) -> File:

@@ -98,7 +98,14 @@ def find(file: File, known: Known = NOTHING_KNOWN) -> Found:
             for name, (raw, index) in places.items()
         }
         shapes = Shapes(family, by_name, file.arrays.keys())
-        config = family.read(file.json, shapes, known)
+        try:
+            config = family.read(file.json, shapes, known)
+        except ValueError as error:
+            foreign = foreign_parts(n for n in by_name if not family.knows(n))
+            if not foreign:
+                raise
+            text = f"{str(error).rstrip('.')}. It is a model with "
+            raise ValueError(f"{text}{', '.join(foreign)}.") from error
         settings = find_preprocessing(file, family, config, architecture)
         parts = family.names(config)
         ignored += _check_complete(file, places, config, parts, shapes, wrapper)

@@ -198,7 +198,16 @@ def fetch_repository(repository: Repository) -> pathlib.Path:
             if file == os.path.basename(file):
                 _fetch(repository, file)
     for file in DESCRIPTIONS:
-        _fetch_if_there(repository, file)
+        # Not every repository has one; that it has none is remembered.
+        absent = folder / f".no_{file}"
+        if absent.exists():
+            continue
+        try:
+            _fetch(repository, file)
+        except ConnectionError as error:
+            # Without a connection, the weights are enough.
+            if _status(error) == 404:
+                absent.touch()
     return folder
 
 
@@ -247,19 +256,6 @@ def _fetch(repository, file):
             "licence: accept it on the page of the model, and put a token of "
             "your account into the environment variable HF_TOKEN."
         ) from error
-
-
-def _fetch_if_there(repository, file):
-    """Fetch a file that not every repository has; remember if it has not."""
-    absent = repository.folder / f".no_{file}"
-    if absent.exists():
-        return
-    try:
-        _fetch(repository, file)
-    except ConnectionError as error:
-        # Without a connection, the weights are enough.
-        if _status(error) == 404:
-            absent.touch()
 
 
 def _status(error) -> int | None:

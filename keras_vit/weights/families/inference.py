@@ -129,74 +129,72 @@ def infer(
         ValueError: If the arrays do not determine a size, or no
             VisionTransformer computes the model.
     """
-    try:
-        hints = _read_hints(family, json, known.architecture)
-        sizes = _infer_sizes(shapes)
-        if hints.get("depth", sizes["depth"]) != sizes["depth"]:
+    architecture = known.architecture
+    if architecture is not None:
+        if not family.has_architectures:
             raise ValueError(
-                f"its configuration is of {hints['depth']} blocks, but it has "
-                f"{sizes['depth']}."
+                f"{family.title} has no names of architectures. Received: "
+                f"architecture={architecture!r}"
             )
-        stem_epsilons = "official"
-        if sizes["stem_stages"] is not None:
-            stem_epsilons = hints.get("stem_epsilons", family.stem_epsilons)
-        config = ViTConfig(
-            **sizes,
-            **_infer_outputs(shapes, hints),
-            **{
-                # Without a hint, these fields follow the family.
-                field: hints.get(field, getattr(family, field))
-                for field in ("activation", "layer_norm_epsilon")
-            },
-            num_heads=1,  # Until the sizes are known.
-            **(
-                _infer_later_parts(shapes, sizes)
-                if family.has_later_parts
-                else {}
-            ),
-            stem_epsilons=stem_epsilons,
-            # Any valid size, until the position table determines it.
-            image_size=2**12 * sizes["patch_size"],
+        json = {**json, "architecture": architecture}
+    json, hints = family.read_hints(json)
+    hints |= find_hints(json)
+    is_unused = not hints.keys() & {"architecture", "is_of_transformers"}
+    if architecture is not None and is_unused:
+        raise ValueError(
+            f"`architecture` must be the name of a ViT in {family.title}, such "
+            "as vit_base_patch16_224. Received: "
+            f"architecture={architecture!r}"
         )
-        heads = _infer_heads(shapes, hints, known, config)
-        config = dataclasses.replace(config, num_heads=heads or 1)
-        try:
-            fields = _infer_positions(shapes, hints, known, config)
-        except ValueError as error:
-            # It also lists the other open questions.
-            _settle(shapes, hints, known, config, heads)
-            text = " ".join([str(error), *shapes.questions])
-            raise ValueError(text) from error
-        cells = [
-            math.ceil(side / config.stem_stride)
-            for side in fields["image_size"]
-        ]
-        # Pixels that fill no patch; all libraries ignore them.
-        fields["ignore_border"] = any(c % config.patch_size for c in cells)
-        config = dataclasses.replace(config, **fields)
-        config = family.complete(config, hints, shapes)
-        fields = _settle(shapes, hints, known, config, heads)
-        config = dataclasses.replace(config, **fields)
-        stated = hints.get("stated_classes")
-        if type(stated) is int and stated > 0 and not config.num_classes:
-            lacks = (
-                f"The file lacks the head of {stated} outputs that its JSON "
-                "states"
-            )
-            if "num_classes" not in known.fields:
-                raise ValueError(
-                    f"{lacks}; pass `classes=0` for the features before it, or "
-                    "another number for a new head."
-                )
-            if known.fields["num_classes"]:
-                shapes.notes.append(f"{lacks}.")
+
+    sizes = _infer_sizes(shapes)
+    if hints.get("depth", sizes["depth"]) != sizes["depth"]:
+        raise ValueError(
+            f"its configuration is of {hints['depth']} blocks, but it has "
+            f"{sizes['depth']}."
+        )
+    fields = sizes | _infer_outputs(shapes, hints)
+    if family.has_later_parts:
+        fields |= _infer_later_parts(shapes, sizes)
+    if sizes["stem_stages"] is not None:
+        fields["stem_epsilons"] = hints.get(
+            "stem_epsilons", family.stem_epsilons
+        )
+    for field in ("activation", "layer_norm_epsilon"):
+        # Without a hint, these fields follow the family.
+        fields[field] = hints.get(field, getattr(family, field))
+    # Any valid number and size, until they are known.
+    side = 2**12 * sizes["patch_size"]
+    config = ViTConfig(**fields, num_heads=1, image_size=side)
+    heads = _infer_heads(shapes, hints, known, config)
+    config = dataclasses.replace(config, num_heads=heads or 1)
+    try:
+        fields = _infer_positions(shapes, hints, known, config)
     except ValueError as error:
-        names = (n for n in shapes.shapes if not family.knows(n))
-        foreign = foreign_parts(names)
-        if not foreign:
-            raise
-        text = f"{str(error).rstrip('.')}. It is a model with "
-        raise ValueError(f"{text}{', '.join(foreign)}.") from error
+        # It also lists the other open questions.
+        _settle(shapes, hints, known, config, heads)
+        text = " ".join([str(error), *shapes.questions])
+        raise ValueError(text) from error
+    cells = [math.ceil(n / config.stem_stride) for n in fields["image_size"]]
+    # Pixels that fill no patch; all libraries ignore them.
+    fields["ignore_border"] = any(cell % config.patch_size for cell in cells)
+    config = dataclasses.replace(config, **fields)
+    config = family.complete(config, hints, shapes)
+    fields = _settle(shapes, hints, known, config, heads)
+    config = dataclasses.replace(config, **fields)
+    stated = hints.get("stated_classes")
+    if type(stated) is int and stated > 0 and not config.num_classes:
+        lacks = (
+            f"The file lacks the head of {stated} outputs that its JSON states"
+        )
+        if "num_classes" not in known.fields:
+            raise ValueError(
+                f"{lacks}; pass `classes=0` for the features before it, or "
+                "another number for a new head."
+            )
+        if known.fields["num_classes"]:
+            shapes.notes.append(f"{lacks}.")
+
     ends = (name.rpartition(".")[2] for name in shapes.stored)
     names, resize = {*shapes.shapes, *ends}, family.position_resize
     for shown, lacking, rule in reversed(family.other_resizes):
@@ -206,27 +204,6 @@ def infer(
     if config.num_classes and hints.get("classifier_activation"):
         changes["classifier_activation"] = hints["classifier_activation"]
     return dataclasses.replace(config, **changes)
-
-
-def _read_hints(family, json, architecture) -> dict:
-    """Return the fields that the JSON beside a file states."""
-    if architecture is not None:
-        if not family.has_architectures:
-            raise ValueError(
-                f"{family.title} has no names of architectures. Received: "
-                f"architecture={architecture!r}"
-            )
-        json = {**json, "architecture": architecture}
-    json, found = family.read_hints(json)
-    found |= find_hints(json)
-    is_unused = not found.keys() & {"architecture", "is_of_transformers"}
-    if architecture is not None and is_unused:
-        raise ValueError(
-            f"`architecture` must be the name of a ViT in {family.title}, such "
-            "as vit_base_patch16_224. Received: "
-            f"architecture={architecture!r}"
-        )
-    return found
 
 
 def _settle(shapes, hints, known, config, heads) -> dict:
