@@ -137,8 +137,17 @@ def infer(
                 f"architecture={architecture!r}"
             )
         json = {**json, "architecture": architecture}
-    json, hints = family.read_hints(json)
-    hints |= find_hints(json)
+    hints, reasons = {}, []
+    try:
+        json, hints = family.read_hints(json)
+    except ValueError as error:
+        reasons.append(f"{str(error).rstrip('.')}.")
+    try:
+        hints |= find_hints(json)
+    except ValueError as error:
+        reasons.append(str(error))
+    if reasons:
+        raise ValueError(" ".join(reasons))
     is_unused = not hints.keys() & {"architecture", "is_of_transformers"}
     if architecture is not None and is_unused:
         raise ValueError(
@@ -243,9 +252,9 @@ def _infer_sizes(shapes) -> dict:
         shapes.vote((PATCHES, rank, axis)) for axis in range(3)
     )
     if rows is None:
-        raise ValueError(
-            f"it needs {name}, of rank {rank}, and has {shapes.of(PATCHES)}."
-        )
+        shape = shapes.of(PATCHES)
+        problem = f"{name} has the shape {shape}, not of rank {rank}."
+        raise ValueError(problem if shape else f"it lacks {name}.")
     if rows != columns:
         raise ValueError(f"its patches are not square but {rows}x{columns}.")
     norm = BLOCK + "attention_norm/gamma"
@@ -278,9 +287,10 @@ def _infer_sizes(shapes) -> dict:
         zero = start.removesuffix("_") + "/"
         blocks |= {0 for name in shapes.shapes if name.startswith(zero)}
     depth = max(blocks, default=0) + 1
-    if lost := set(range(depth)) - blocks:
-        [name], _ = family.stored(norm, min(lost))
-        raise ValueError(f"it lacks {name}, of block {min(lost)} of {depth}.")
+    lost = next((index for index in range(depth) if index not in blocks), None)
+    if lost is not None:
+        [name], _ = family.stored(norm, lost)
+        raise ValueError(f"it lacks {name}, of block {lost} of {depth}.")
 
     is_gated = False
     if family.has_later_parts:
