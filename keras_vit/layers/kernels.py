@@ -42,17 +42,11 @@ pad = getattr(own, "pad", ops.pad)
 def attend(query, key, value, num_heads, mask, bias):
     """Return attention by a fused kernel, or None where there is none.
 
+    It is that of `attention.attend`, with a mask for the heads.
+
     Shapes:
         query: (B, S, D). key, value: (B, T, D). mask: (B, 1, 1 or S, T).
         bias: (1, K, S, T). returns: (B, S, D).
-
-    Args:
-        query: The queries.
-        key: The keys.
-        value: The values.
-        num_heads: Number K of heads.
-        mask: True where a key may be attended to, None for none.
-        bias: Added to the scaled products, None for none.
     """
 
 

@@ -209,11 +209,6 @@ def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
     channels keeps its size approximately.
 
     Shapes: kernel: (P, P, C, D). returns: (P, P, C', D).
-
-    Args:
-        kernel: Kernel of the patch encoder or of the first convolution of a
-            stem.
-        channels: Number C' of input channels.
     """
     old = kernel.shape[2]
     if channels == old:

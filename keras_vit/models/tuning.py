@@ -128,15 +128,9 @@ PARTS = {
 
 
 def merged_values(model: keras.Model) -> dict[str, Callable[[], np.ndarray]]:
-    """Return functions that compute each weight, with its LoRA update.
+    """Return functions that compute each weight, with its LoRA update, by path.
 
     The weights are float32. The model is not changed.
-
-    Args:
-        model: Any model; the layers with LoRA may be of any kind.
-
-    Returns:
-        The functions, by the path of the weight.
     """
     values = {w.path: functools.partial(as_float32, w) for w in model.weights}
     for layer in layers_with_lora(model):

@@ -49,14 +49,11 @@ def connect_layers(
 ):
     """Return the output of a new model of `config` for `images`.
 
+    `dtype` is the policy of its layers, and `inner` makes them; by default, as
+    they are new.
+
     Shapes:
         images: a symbolic tensor (B, H, W, C).
-
-    Args:
-        config: The configuration of the model.
-        images: The input of the first layer.
-        dtype: Dtype policy of the layers.
-        inner: Makes the layers; default: as they are new.
     """
     inner = inner or InnerLayers(dtype)
     epsilon = config.layer_norm_epsilon
@@ -184,9 +181,6 @@ def position_layers(config: ViTConfig) -> list[dict[str, str]]:
     A layer that all blocks share has its own name; another one ends with the
     index of the block.
 
-    Args:
-        config: The configuration of the model.
-
     Example:
         >>> config = VARIANTS["Ti/16"].config
         >>> config = dataclasses.replace(
@@ -223,10 +217,6 @@ def chosen_layer(config: ViTConfig, field: str) -> Callable | None:
     the layer are the fields in TAKEN_FIELDS and in the `needs` of its class,
     each under its name, or without the first word if that is the word of the
     field: `rotary_positions="axial"` takes `rotary_axes` as `axes`.
-
-    Args:
-        config: The configuration of the model.
-        field: A key of TAKEN_FIELDS.
     """
     layer_class = CHOICES[field][getattr(config, field)]
     if layer_class is None:
@@ -600,9 +590,7 @@ def check_vision_transformer(model):
 def find_vision_transformers(model, call: str = "model") -> Iterator[str]:
     """Yield the call that returns each VisionTransformer inside `model`.
 
-    Args:
-        model: A Sequential, functional or subclassed Keras model.
-        call: A Python expression for `model`.
+    `call` is a Python expression for `model`.
 
     Example:
         >>> vit = VisionTransformer(VARIANTS["mu/16"].config)

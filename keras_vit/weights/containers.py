@@ -171,9 +171,7 @@ def open_file(path: str | os.PathLike) -> File:
 def refuse_text(path: str | os.PathLike, of: str = "weights"):
     """Raise a ValueError if a file is a pointer, a web page or other text.
 
-    Args:
-        path: The file.
-        of: What it should be. "JSON" may be text.
+    `of` is what it should be; "JSON" may be text.
     """
     with open(path, "rb") as file:
         start = file.read(400)
@@ -425,14 +423,10 @@ def _open_shards(path, index) -> File:
 
 
 def _join(path, parts, about, places=None) -> File:
-    """Return the arrays of several files as one.
+    """Return the arrays of several files in a folder as one.
 
-    Args:
-        path: The folder.
-        parts: The files.
-        about: Its description.
-        places: The name of the file of each array, as far as it is stated;
-            None if later files replace arrays of earlier ones.
+    `places` are the names of the files of arrays, as far as an index states
+    them; without one, later files replace arrays of earlier ones.
     """
     arrays = {}
     with contextlib.ExitStack() as stack:
@@ -532,11 +526,7 @@ def _json_beside(path) -> dict:
 
 
 def is_of_folder(path: pathlib.Path) -> bool:
-    """Return whether the JSON files in a folder are of a file in it.
-
-    Args:
-        path: A file of weights.
-    """
+    """Return whether the JSON files beside a file of weights are of it."""
     if re.fullmatch(OF_FOLDER, path.name):
         return True
     rows = [n for n in os.listdir(path.parent) if n.endswith(tuple(OPENERS))]
@@ -554,12 +544,8 @@ def write_npz(
     """Write named arrays as `numpy.savez` does, one after the other.
 
     Equal arrays give equal files. The description is stored in the comment of
-    the archive, which other readers ignore.
-
-    Args:
-        path: The file to write.
-        arrays: Names and arrays.
-        about: The `File.json` of the file when it is read.
+    the archive, which other readers ignore; it is the `File.json` of the file
+    when it is read.
     """
     with atomic_write(path) as draft, zipfile.ZipFile(draft, "w") as archive:
         about = {"written_by": WRITTEN_BY, **about}
@@ -582,14 +568,8 @@ def write_safetensors(
 
     Arrays are written one after the other, and equal arrays give equal files.
     The library does neither: it takes all arrays at once, and the order of its
-    metadata changes from call to call.
-
-    Args:
-        path: The file to write.
-        arrays: Names and arrays, in any order.
-        shapes: The shapes of the arrays, because the header is written before
-            the arrays are computed.
-        about: The `File.json` of the file when it is read.
+    metadata changes from call to call. The header is written before the arrays
+    are computed, so it takes their `shapes`.
     """
     # Hugging Face requires the entry "format".
     own = json.dumps({"written_by": WRITTEN_BY, **about})

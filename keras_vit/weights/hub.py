@@ -138,11 +138,7 @@ class Repository(NamedTuple):
         return cache_dir() / "huggingface" / name
 
     def url(self, file: str) -> str:
-        """Return the address of a file, on HF_ENDPOINT if that is set.
-
-        Args:
-            file: Name of the file.
-        """
+        """Return the address of a file, on HF_ENDPOINT if that is set."""
         endpoint = os.environ.get("HF_ENDPOINT") or HUB
         revision = urllib.parse.quote(self.revision, safe="")
         path = f"{self.name}/resolve/{revision}/{urllib.parse.quote(file)}"
@@ -180,9 +176,6 @@ def fetch_repository(repository: Repository) -> pathlib.Path:
 
     The token of the environment variable HF_TOKEN is sent to the hub, for
     models that need an account.
-
-    Args:
-        repository: The repository.
 
     Raises:
         ConnectionError: If a download fails. The message states which file to
@@ -439,8 +432,7 @@ class Pretrained(NamedTuple):
 def storage_url(file: str) -> str:
     """Return the address of a file, on KERAS_VIT_MIRROR if that is set.
 
-    Args:
-        file: The bucket and the path in it.
+    `file` is the bucket and the path in it.
     """
     mirror = os.environ.get("KERAS_VIT_MIRROR") or STORAGE
     path = urllib.parse.quote(file, safe="/+")

@@ -39,13 +39,8 @@ def find_preprocessing(
     What this package wrote into the file counts first, then the JSON files
     that describe the images, then the JSON of the model, and at last the
     family, or the names of the architecture and of the file. None if nothing
-    is known about the normalisation.
-
-    Args:
-        file: The checkpoint.
-        family: Its family.
-        config: The configuration of its model.
-        architecture: That which the caller names, in place of the JSON's.
+    is known about the normalisation. `architecture` is that which the caller
+    names, in place of the JSON's.
     """
     path, beside = pathlib.Path(file.path), []
     if path.is_dir() or is_of_folder(path):
@@ -119,10 +114,6 @@ def change_config(config: ViTConfig, changes: dict) -> ViTConfig:
     first layer is adapted to them and gets a bias, except in a stem, for which
     they are the averages. A tanh layer before the head is of the pooled token;
     all tokens come without.
-
-    Args:
-        config: The configuration of the checkpoint.
-        changes: Fields to replace.
     """
     channels = changes.get("channels", config.channels)
     if len(config.preprocessing.mean) not in (1, channels):

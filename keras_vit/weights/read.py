@@ -92,11 +92,8 @@ class LoadReport:
 def warn(report: LoadReport, stacklevel: int, without=()):
     """Give a warning for each note of a report.
 
-    Args:
-        report: Report of the load.
-        stacklevel: Number of frames from here to the caller that the warning
-            points at.
-        without: Arguments that the caller passed; notes on them are skipped.
+    `stacklevel` counts the frames from here to the caller that the warning
+    points at; notes on the arguments `without`, which it passed, are skipped.
     """
     for note in report.notes:
         if not any(f"`{name}=" in note for name in without):

@@ -117,10 +117,7 @@ def plot_position_similarity(similarity: np.ndarray) -> Figure:
 def draw_position_tiles(axes, similarity: np.ndarray, is_signed: bool):
     """Draw the pictures of the patches, numbered from 1; return the last.
 
-    Args:
-        axes: The axes to draw in.
-        similarity: See `plot_position_similarity`.
-        is_signed: Whether the scale begins at -1 instead of 0.
+    If `is_signed`, the scale begins at -1 instead of 0.
     """
     rows, columns = map(_choose_places, similarity.shape[:2])
     drawn, _ = draw_tiles(

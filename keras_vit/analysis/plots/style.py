@@ -73,9 +73,6 @@ def families_for(text: str) -> list[str]:
     Matplotlib draws a character with the first family that contains it. A
     warning names the characters that no installed font contains; they are
     drawn as boxes.
-
-    Args:
-        text: A text, such as the name of a class.
     """
     families = list(matplotlib.rcParams["font.family"])
     default = fontManager.findfont(FontProperties(family=families))
@@ -262,10 +259,8 @@ def finish_block_axes(axes: Axes, layers: int, **legend):
 def color_bar(drawn, label: str, **place):
     """Draw a colour bar beside the axes `ax`, or into the axes `cax`.
 
-    Args:
-        drawn: The image whose colours the bar explains.
-        label: Name of the values.
-        **place: `ax` or `cax`, and further options of `Figure.colorbar`.
+    It explains the colours of the image `drawn`; `place` may have further
+    options of `Figure.colorbar`.
     """
     if "ax" in place:
         place = {"aspect": 25, "pad": 0.02, **place}
@@ -319,14 +314,6 @@ def draw_tiles(axes, tiles: np.ndarray, row_names, column_names, cmap, norm):
 
     Shapes:
         tiles: (R, C, h, w).
-
-    Args:
-        axes: The axes to draw in.
-        tiles: The values.
-        row_names: Names of the R rows.
-        column_names: Names of the C columns.
-        cmap: The colour map of all tiles.
-        norm: The scale of all tiles.
 
     Returns:
         The last drawn image, and (x, y) of the first cell of each tile.

@@ -423,9 +423,6 @@ def shapes_of(config: ViTConfig) -> dict[str, tuple]:
 
     No weight is made, so a file that claims to contain a gigantic model needs
     no memory. All blocks are alike, so one of them is built.
-
-    Args:
-        config: Configuration of the model.
     """
     changes = {"depth": 1, "use_dynamic_image_size": False}
     kind = POSITION_EMBEDDINGS.get(config.position_embedding)

@@ -101,9 +101,8 @@ class Shapes:
     def numbers(self, name: str, end: str = "$") -> set[tuple[int, ...]]:
         """Return the numbers in the names that are like `name`.
 
-        Args:
-            name: A name with ANY_NUMBER, or that and one more.
-            end: Pattern of what follows it.
+        It has ANY_NUMBER, or that and one more; `end` is a pattern of what
+        follows.
         """
         pattern = re.escape(name)
         for number in (ANY_NUMBER, ANY_NUMBER + 1):
@@ -118,12 +117,8 @@ def infer(
 ) -> ViTConfig:
     """Return the configuration of the model in a file.
 
-    Args:
-        family: The family, with the variants of the file.
-        json: The JSON beside it.
-        shapes: The shapes of its arrays. Receives notes on assumptions, and
-            questions that the file leaves open.
-        known: What the caller knows, for a file that does not show it.
+    `json` is beside it, and `known` counts for what the file does not show.
+    `shapes` receives notes on assumptions, and questions that are left open.
 
     Raises:
         ValueError: If the arrays do not determine a size, or no
