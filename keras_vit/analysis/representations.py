@@ -148,17 +148,13 @@ def _centred_kernels(model, images):
         x = as_float32(tokens).reshape(len(images), -1)  # (B, T*D)
         # Centring does not change the result, but reduces rounding errors.
         x = x - x.mean(axis=0)
-        kernels.append(_unbiased_centring(np.float64(x @ x.T)).ravel())
+        kernel, n = np.float64(x @ x.T), len(images)
+        # Szekely and Rizzo 2014, arXiv:1310.2926, definition 2. The product of
+        # two is that of Song et al. 2012, eq. 5.
+        np.fill_diagonal(kernel, 0)
+        rows = kernel.sum(axis=1) / (n - 2)
+        kernel = kernel - rows[:, None] - rows[None]
+        kernel += rows.sum() / (n - 1)
+        np.fill_diagonal(kernel, 0)
+        kernels.append(kernel.ravel())
     return np.stack(kernels)
-
-
-def _unbiased_centring(kernel):
-    # Szekely and Rizzo 2014, arXiv:1310.2926, definition 2. The product of
-    # two is that of Song et al. 2012, eq. 5.
-    n = len(kernel)
-    np.fill_diagonal(kernel, 0)
-    rows = kernel.sum(axis=1) / (n - 2)
-    kernel = kernel - rows[:, None] - rows[None]
-    kernel += rows.sum() / (n - 1)
-    np.fill_diagonal(kernel, 0)
-    return kernel

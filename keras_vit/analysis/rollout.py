@@ -135,21 +135,19 @@ def roll_out(
             )
         step = fuse(ops.cast(layer_scores, "float32"), axis=1)  # (B, T, T)
         if discard_ratio:
-            step = _discard(step, discard_ratio, num_prefix_tokens)
+            length = step.shape[-1]
+            ranked = ops.reshape(step, (-1, length * length))
+            first = int(discard_ratio * length * length)  # That is kept.
+            least = ops.sort(ranked, axis=-1)[:, first, None, None]
+            own = np.diag(np.arange(length) < num_prefix_tokens)
+            is_kept = ops.logical_or(step >= least, own)
+            step = ops.where(is_kept, step, 0.0)
         step = step + ops.eye(ops.shape(step)[-1], dtype="float32")
         step = step / ops.sum(step, axis=-1, keepdims=True)
         rollout = step if rollout is None else ops.matmul(step, rollout)
     if rollout is None:
         raise ValueError("`scores` must be of a block or more. Received: none")
     return rollout
-
-
-def _discard(attention, ratio, num_prefix_tokens):
-    length = attention.shape[-1]
-    ranked = ops.sort(ops.reshape(attention, (-1, length * length)), axis=-1)
-    smallest = ranked[:, int(ratio * length * length), None, None]  # Kept.
-    own = np.diag(np.arange(length) < num_prefix_tokens)
-    return ops.where(ops.logical_or(attention >= smallest, own), attention, 0.0)
 
 
 def to_grid(

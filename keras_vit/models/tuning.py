@@ -157,23 +157,7 @@ def without_lora(model: keras.Model) -> keras.Model:
     return model.merge_lora() if has_lora else model
 
 
-def add_lora(model, rank: int, layers: Iterable[str], alpha, keep):
-    """Add LoRA weights; see `VisionTransformer.enable_lora`.
-
-    Everything is checked first: after an error, the model is unchanged.
-    """
-    is_kept = keeping(keep)
-    targets = check_lora(model, rank, layers, alpha)
-    for layer in targets:
-        layer.enable_lora(int(rank), lora_alpha=alpha)
-        layer.save_own_variables = functools.partial(_save_merged, layer)
-    set_trained(model, is_kept)
-    if keras.backend.backend() == "torch":
-        # Keras makes the parameters of a module once, when it is built.
-        model._track_variables()
-
-
-def _save_merged(layer, store):
+def save_merged(layer, store):
     """Store a layer as Keras does, but with the kernel merged in float32.
 
     Keras merges in the compute dtype, which rounds all of the kernel.

@@ -32,13 +32,14 @@ from keras_vit.layers.tokens import (
 )
 from keras_vit.models.config import CHOICES, ViTConfig
 from keras_vit.models.tuning import (
-    add_lora,
+    check_lora,
     copy_model,
     describe_frozen,
     freeze_again,
     in_last_blocks,
     keeping,
     layers_with_lora,
+    save_merged,
     set_trained,
     train_layer,
 )
@@ -501,7 +502,15 @@ class VisionTransformer(keras.Model):
 
         Reference: Hu et al. 2022, arXiv:2106.09685.
         """
-        add_lora(self, rank, layers, alpha, keep)
+        # All is checked first: after an error, the model is unchanged.
+        is_kept = keeping(keep)
+        for layer in check_lora(self, rank, layers, alpha):
+            layer.enable_lora(int(rank), lora_alpha=alpha)
+            layer.save_own_variables = functools.partial(save_merged, layer)
+        set_trained(self, is_kept)
+        if keras.backend.backend() == "torch":
+            # Keras makes the parameters of a module once, when it is built.
+            self._track_variables()
 
     def merge_lora(self):
         """Return a copy with the LoRA weights added to their kernels.

@@ -12,7 +12,6 @@ from keras_vit.analysis.plots.style import (
     BAR,
     LINE,
     MAGNITUDE,
-    MOST_LETTERS,
     SMALL,
     add_axes,
     add_panel,
@@ -145,7 +144,10 @@ def plot_readings(inspection: Inspection) -> Figure:
     figure = new_figure((2 + ranks) * pitch + bars * BAR, height)
     for i in range(count):
         y = i * (room + down) + room
-        title = _describe_image(inspection.image_names[i])
+        title = shorten(inspection.image_names[i])
+        place, colon, rest = inspection.image_names[i].partition(": ")
+        if title != inspection.image_names[i] and colon:
+            title = f"{place}:\n{shorten(rest)}"
         add_panel(figure, 0, y, pixels[i], title)
         columns = [("rollout", rollouts[i], of_rollouts)]
         for rank in range(ranks):
@@ -193,14 +195,6 @@ def _read_relevances(inspection):
     total = grids.sum(axis=(1, 2), keepdims=True)
     grids = grids / np.where(total > 0, total, 1)
     return grids.reshape(shape), unsupported.reshape(shape[:2])
-
-
-def _describe_image(name):
-    """Return the name of an image, on two lines if it is long."""
-    place, colon, rest = name.partition(": ")
-    if len(name) <= MOST_LETTERS or not colon:
-        return shorten(name)
-    return f"{place}:\n{shorten(rest)}"
 
 
 def plot_overlays(

@@ -97,29 +97,15 @@ def plot_position_similarity(similarity: np.ndarray) -> Figure:
             "`similarity` must have the shape (h, w, h, w). "
             f"Received: shape={similarity.shape}"
         )
-    shape = (len(_choose_places(h)), len(_choose_places(w)), h, w)
+    rows, columns = _choose_places(h), _choose_places(w)
+    shape = (len(rows), len(columns), h, w)
     down, across = size_of_tiles(
         *shape, longest=4.6, narrowest=0.25, widest=0.6
     )
     size = across + 1.5, max(down + 0.7, 1.8)
     figure = new_figure(*size, layout="compressed")
     axes = figure.subplots()
-    drawn = draw_position_tiles(axes, similarity, similarity.min() < 0)
-    axes.set_xlabel("column of the patch", fontsize=SMALL)
-    axes.set_ylabel("row of the patch", fontsize=SMALL)
-    steps = {"row": -(-h // MOST_TILES), "column": -(-w // MOST_TILES)}
-    thinned = [f"one {k} in {step}" for k, step in steps.items() if step > 1]
-    set_title(axes, " and ".join(thinned))
-    color_bar(drawn, "cosine similarity", ax=axes)
-    return figure
-
-
-def draw_position_tiles(axes, similarity: np.ndarray, is_signed: bool):
-    """Draw the pictures of the patches, numbered from 1; return the last.
-
-    If `is_signed`, the scale begins at -1 instead of 0.
-    """
-    rows, columns = map(_choose_places, similarity.shape[:2])
+    is_signed = similarity.min() < 0
     drawn, _ = draw_tiles(
         axes,
         similarity[rows][:, columns],
@@ -128,7 +114,13 @@ def draw_position_tiles(axes, similarity: np.ndarray, is_signed: bool):
         SIGNED if is_signed else MAGNITUDE,
         Normalize(-1 if is_signed else 0, 1),
     )
-    return drawn
+    axes.set_xlabel("column of the patch", fontsize=SMALL)
+    axes.set_ylabel("row of the patch", fontsize=SMALL)
+    steps = {"row": -(-h // MOST_TILES), "column": -(-w // MOST_TILES)}
+    thinned = [f"one {k} in {step}" for k, step in steps.items() if step > 1]
+    set_title(axes, " and ".join(thinned))
+    color_bar(drawn, "cosine similarity", ax=axes)
+    return figure
 
 
 def _choose_places(size):
