@@ -289,6 +289,7 @@ class JaxUpdate:
                 run = self._program(state, self._choose_variant(number))
                 state, measured = run(state, batch, np.uint32(number), teacher)
                 sums.append(measured)
+                wait_for_older(sums)
         finally:
             self._write(state)
         # Waits for the devices. Updates after a loss that is not finite were
@@ -300,11 +301,11 @@ class JaxUpdate:
 
     def measure(self, iterator, count: int) -> np.ndarray:
         """Return the sums over batches; see `Engine.compile`."""
-        weights, states, slots, iterations, _ = self._read()
-        sums = [
-            self._measure(weights, states, slots, iterations, next(iterator))
-            for _ in range(count)
-        ]
+        *state, _ = self._read()
+        sums = []
+        for _ in range(count):
+            sums.append(self._measure(*state, next(iterator)))
+            wait_for_older(sums)
         return np.asarray(jax.device_get(sums), np.float64).sum(axis=0)
 
     def _read(self):
@@ -421,6 +422,15 @@ class JaxUpdate:
         optimizer = self.update.optimizer
         averages = optimizer.averages_of(weights, slots, iterations)
         return self.update.measure(averages or weights, states, batch)
+
+
+def wait_for_older(results: list):
+    """Wait until the devices have computed all results but the last one.
+
+    Otherwise the host would run ahead, and each of its batches would wait on
+    the devices. So there are two of them: one is computed, one comes next.
+    """
+    jax.block_until_ready(results[-2:-1])
 
 
 def clip_by_norm(gradients: list, largest: float) -> list:

@@ -3,12 +3,14 @@
 Prints, as JSON, the weights after three updates for each strategy and number
 of parts, those of a training that continues on other devices, the state that
 a checkpoint of the TensorFlow engine, in the folder `of_tensorflow`, gives,
-why some trainings are not continued, and which sums of gradients are refused.
+why some trainings are not continued, which sums of gradients are refused, and
+how many batches wait on a device.
 """
 
 import json
 import sys
 
+import jax
 import keras
 import numpy as np
 import tensorflow as tf
@@ -129,6 +131,55 @@ def compile_sums(strategy, policy, gradient_dtype):
     return ""
 
 
+class Slow(keras.layers.Layer):
+    """Takes longer to compute than a batch takes to be read."""
+
+    def call(self, x):
+        product = keras.ops.stop_gradient(x[0, 0]) + keras.ops.ones((512, 512))
+        for _ in range(4):
+            product = keras.ops.matmul(product, product) / 512
+        return x + 1e-9 * product[0, 0]
+
+
+def most_waiting(count=10):
+    """Return how many batches wait on a device at most, with the current one.
+
+    They are counted when the host begins to read another one.
+    """
+    engine = make_engine("one_device")
+    model = keras.Sequential(
+        [keras.Input((32,)), Slow(), keras.layers.Dense(4)]
+    )
+    optimizer = make_optimizer("sgd", model.trainable_variables, 0.1)
+    compiled = engine.compile(Update(model, optimizer, softmax))
+    waiting, results = [], []
+
+    def noting(function):
+        def call(*arguments):
+            results.append(function(*arguments))
+            return results[-1]
+
+        return call
+
+    def batches(share):
+        data = tf.data.Dataset.from_tensors((IMAGES, LABELS, WEIGHTS))
+        return data.repeat()
+
+    def read():
+        for batch in engine.batches(batches):
+            ready = [jax.tree.leaves(x)[-1].is_ready() for x in results]
+            waiting.append(ready.count(False))
+            yield batch
+
+    compiled._measure = noting(compiled._measure)
+    program = compiled._program
+    compiled._program = lambda *arguments: noting(program(*arguments))
+    iterator = read()
+    compiled.train(iterator, count, 0)
+    compiled.measure(iterator, count)
+    return max(waiting[:count]), max(waiting[count:])
+
+
 def main(folder):
     """Print the results of all cases."""
     results = {
@@ -147,6 +198,7 @@ def main(folder):
         path: why_refused("fsdp", f"{folder}/{path}")
         for path in (".", "of_tensorflow")
     }
+    results["waiting"] = most_waiting()
     results["sums"] = {" ".join(case): compile_sums(*case) for case in SUMS}
     print(json.dumps(results))
 

@@ -102,6 +102,10 @@ def test_gradients_are_summed_in_no_other_type_than_asked_for(results, case):
         assert f"gradient_dtype='{case[-1]}'" in refused
 
 
+def test_the_host_does_not_fill_a_device_with_batches(results):
+    assert results["waiting"] == [1, 1]  # In training, and at rest.
+
+
 @pytest.mark.parametrize("source", [".", "of_tensorflow"])
 def test_a_checkpoint_that_lacks_a_number_is_refused(results, folder, source):
     """By each engine: nothing stays as it is in a new training."""
