@@ -15,13 +15,13 @@ from keras_vit.preprocessing.description import Preprocessing
 from keras_vit.weights.containers import FLOATS, File, errors_name
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.families.family import (
-    POSITION_TABLE,
     Family,
     Part,
     rename,
 )
 from keras_vit.weights.families.inference import (
     NOTHING_KNOWN,
+    POSITION_TABLE,
     PUBLISHED,
     Known,
     Shapes,

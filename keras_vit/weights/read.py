@@ -33,11 +33,15 @@ from keras_vit.weights.containers import open_file
 from keras_vit.weights.families.family import (
     HEAD_LAYERS,
     LATER_FIELDS,
-    POSITION_TABLE,
     effective_fields,
     shapes_of,
 )
-from keras_vit.weights.families.inference import PATCHES, PUBLISHED, Known
+from keras_vit.weights.families.inference import (
+    PATCHES,
+    POSITION_TABLE,
+    PUBLISHED,
+    Known,
+)
 from keras_vit.weights.find import Found, find
 from keras_vit.weights.hub import locate
 from keras_vit.weights.images import change_config

@@ -28,12 +28,11 @@ from keras_vit.weights.containers import (
 )
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.families.family import (
-    POSITION_TABLE,
     Dialect,
     effective_fields,
     rename,
 )
-from keras_vit.weights.families.inference import Shapes
+from keras_vit.weights.families.inference import POSITION_TABLE, Shapes
 from keras_vit.weights.images import BESIDE
 
 logger = logging.getLogger(__name__)

@@ -29,7 +29,6 @@ from keras_vit.weights.families.inference import (
 
 NOTHING = r"(?!)"
 NUMBER = r"_(\d\d+)(?=_|/|$)"  # Of a block, a stage or a unit in a path.
-POSITION_TABLE = "position_embedding/embedding"
 # Layers that a checkpoint for other classes does not contain.
 HEAD_LAYERS = ("pre_logits", "predictions")
 # Fields of ViTConfig that the ViT of 2021 has no use for. Most leave no trace

@@ -6,8 +6,9 @@ from keras_vit.weights.families.family import (
     Family,
     split_projections,
 )
+from keras_vit.weights.families.inference import BLOCK
 
-BLOCK, UNIT = "block_#/", "stem/stage_#_unit_#/"
+UNIT = "stem/stage_#_unit_#/"
 POSITIONS = "Transformer/posembed_input/pos_embedding"
 FLAX_BLOCK = "Transformer/encoderblock_{i}/"
 FLAX_UNIT = "block{s1}/unit{u1}/"

@@ -26,8 +26,8 @@ from keras_vit.weights.families.huggingface_types import (
     find_type,
     read_settings,
 )
+from keras_vit.weights.families.inference import BLOCK
 
-BLOCK = "block_#/"
 LAYER = "vit.encoder.layer.{i}."
 ATTENTION = LAYER + "attention.attention."
 BIAS_TABLE = "relative_position_bias.relative_position_bias_table"

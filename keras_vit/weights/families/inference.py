@@ -22,7 +22,7 @@ from keras_vit.models.variants import VARIANTS
 # Stands for the number of heads of the published model of this size.
 PUBLISHED = "published"
 BLOCK = "block_#/"
-TABLE = "position_embedding/embedding"
+POSITION_TABLE = "position_embedding/embedding"
 PATCHES = "patch_encoder/kernel"
 # Arrays that show the hidden size of an MLP, with a rank and an axis.
 MLP_OUT = (BLOCK + "mlp/out/kernel", 2, 0)
@@ -457,7 +457,8 @@ def _infer_positions(shapes, hints, known, config) -> dict:
     hints = {**known.fields, **hints}
     wanted, source = known.image_size, known.source_image_size
     told = [source] if source else hints.get("image_sizes", [])
-    shape, ([name], _) = shapes.of(TABLE), shapes.family.stored(TABLE)
+    shape = shapes.of(POSITION_TABLE)
+    [name], _ = shapes.family.stored(POSITION_TABLE)
     if shape is None:
         return _without_table(shapes, hints, config, [*told, wanted])
     if len(shape) not in (2, 3, 4) or shape[-1] != config.width:
@@ -542,7 +543,7 @@ def _without_table(shapes, hints, config, sizes) -> dict:
                 "`architecture=` or `rotary_positions=`."
             )
         raise ValueError(
-            f"it lacks {shapes.family.stored(TABLE)[0][0]}.{advice}"
+            f"it lacks {shapes.family.stored(POSITION_TABLE)[0][0]}.{advice}"
         )
     size = sizes[0]
     if size is None:

@@ -12,8 +12,8 @@ from keras_vit.weights.families.family import (
     Family,
     split_projections,
 )
+from keras_vit.weights.families.inference import BLOCK
 
-BLOCK = "block_#/"
 EMBEDDING = "layers/vi_t_patching_and_embedding"
 ENCODER = "layers/vi_t_encoder/encoder_layers/vi_t_encoder_block{_i}/"
 DENSE_PROJECTIONS = ("query_dense", "key_dense", "value_dense")

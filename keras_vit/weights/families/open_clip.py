@@ -10,8 +10,8 @@ from keras_vit.weights.families.family import (
     Family,
     Variant,
 )
+from keras_vit.weights.families.inference import BLOCK
 
-BLOCK = "block_#/"
 RESBLOCK = "visual.transformer.resblocks.{i}."
 # Parts of image towers that are not read.
 REFUSED_KEYS = ("timm_model_name", "attentional_pool", "input_patchnorm")

@@ -28,6 +28,7 @@ from keras_vit.weights.families.huggingface_types import (
     has_timm_names,
     read_settings,
 )
+from keras_vit.weights.families.inference import BLOCK
 from keras_vit.weights.families.open_clip import image_tower_of
 from keras_vit.weights.families.timm_tables import (
     check_parts,
@@ -37,7 +38,7 @@ from keras_vit.weights.families.timm_tables import (
     settings_of,
 )
 
-BLOCK, UNIT = "block_#/", "stem/stage_#_unit_#/"
+UNIT = "stem/stage_#_unit_#/"
 STAGES = "patch_embed.backbone.stages.{s}.blocks.{u}."
 # A stem without stages is not nested.
 FLAT_ROOT = Dialect(((r"\.backbone\.stem\.", ".backbone."),))
