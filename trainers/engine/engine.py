@@ -65,6 +65,16 @@ class Engine:
         """Return the scope in which models and optimizers are made."""
         raise NotImplementedError
 
+    def reading(self) -> contextlib.AbstractContextManager:
+        """Return the scope in which models are read from files and changed.
+
+        Call `place` with such a model after it.
+        """
+        return self.scope()
+
+    def place(self, model: keras.Model):
+        """Put the variables of a model that was read on the devices."""
+
     def batches(self, make: Callable[[Share], Any]) -> Iterable:
         """Return the batches of `make` on the devices, anew for each `iter`.
 

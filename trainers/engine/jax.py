@@ -145,6 +145,18 @@ class JaxEngine(Engine):
             return contextlib.nullcontext()
         return self._layouts.scope()
 
+    def reading(self):
+        if self._layouts is None:
+            return contextlib.nullcontext()
+        # Whole, since copies of models and resized tables need whole arrays.
+        return jax.default_device(jax.local_devices(backend="cpu")[0])
+
+    def place(self, model):
+        for variable in model.variables if self._layouts else ():
+            layout = self._layouts.get_variable_layout(variable)
+            _put(variable, variable.numpy(), layout.backend_layout)
+            variable._layout = layout
+
     def batches(self, make):
         return JaxBatches(self, make)
 
@@ -521,16 +533,17 @@ class JaxState:
             self.numbers[name] = reader.get_tensor(keys[f"numbers/{name}"])
         for name, variable in self._variables.items():
             if name in keys:
-                _assign(variable, reader.get_tensor(keys[name]))
+                value = reader.get_tensor(keys[name])
+                _put(variable, value, variable.value.sharding)
         if self.engine.is_writer:
             print(OF_THE_OTHER_ENGINE, flush=True)
 
 
-def _assign(variable, value):
-    """Set a variable that is split over devices to a whole array."""
+def _put(variable, value, sharding):
+    """Set a variable to a whole array, split over devices."""
     value = value.astype(variable.value.dtype)
     variable._value = jax.make_array_from_callback(
-        value.shape, variable.value.sharding, value.__getitem__
+        value.shape, sharding, value.__getitem__
     )
 
 

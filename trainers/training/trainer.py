@@ -300,8 +300,11 @@ def make_loop(
     """
     # Here, because preparing a data set draws random numbers as well.
     keras.utils.set_random_seed(recipe.seed)
-    with engine.scope():
+    is_read = bool(recipe.init_from)
+    with engine.reading() if is_read else engine.scope():
         model = (build or build_model)(recipe, dataset)
+    if is_read:
+        engine.place(model)
     check_trainable(model, recipe)
     schedule = make_schedule(recipe, total_steps)
     with engine.scope():
@@ -319,7 +322,10 @@ def make_loop(
         )
         must_scale = PRECISIONS[recipe.precision].scales_loss
         scale = LossScale() if must_scale else None
+    with engine.reading():
         distillation = make_distillation(recipe, dataset, model)
+    if distillation:
+        engine.place(distillation.teacher)
     update = Update(
         model=model,
         optimizer=optimizer,

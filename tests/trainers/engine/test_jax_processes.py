@@ -1,5 +1,6 @@
 """Two processes train on JAX: through a loss and a signal, as one would."""
 
+import dataclasses
 import os
 import signal
 import time
@@ -8,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_vit import VARIANTS, VisionTransformer
 from tests import commands
 from tests.ports import free_addresses
 
@@ -72,6 +74,40 @@ def wait_for_checkpoint(folder, started, after=0):
         time.sleep(0.01)
 
 
+def test_two_processes_read_a_model_and_a_teacher(start, tmp_path):
+    """A copy of another size, with LoRA, pictures and the best model kept."""
+    config = dataclasses.replace(
+        VARIANTS["mu/16"].config,
+        image_size=16,
+        patch_size=4,
+        channels=1,
+        num_classes=10,
+    )
+    path, folder = tmp_path / "model.keras", tmp_path / "run"
+    VisionTransformer(config).save(path)
+    words = [f"--init_from={path}", f"--teacher={path}", "--total_steps=5"]
+    words += ["--lora_rank=2", "--keep_best", "--log_attention=1"]
+    _, processes = start_two(start, folder, *words)
+    for process in processes:
+        code, output = finish(process)
+        assert code == 0, output
+    assert (folder / "lora.safetensors").exists()
+    alone = start(tmp_path / "one", "--strategy=one_device", *words)
+    code, output = finish(alone)
+    assert code == 0, output
+    assert_equal(folder, tmp_path / "one")
+
+
+def assert_equal(folder, other):
+    """Compare the models of two runs."""
+    models = [
+        keras.saving.load_model(path / "model.keras", compile=False)
+        for path in (folder, other)
+    ]
+    for a, b in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
+
+
 def test_two_processes_through_a_kill_and_a_signal(start, tmp_path):
     """They end, alone on other devices, with the weights of one device."""
     folder, whole = tmp_path / "run", tmp_path / "one"
@@ -96,9 +132,4 @@ def test_two_processes_through_a_kill_and_a_signal(start, tmp_path):
     assert code == 0, output
     assert "fsdp on 2 devices" in output
     assert finish(alone)[0] == 0
-    models = [
-        keras.saving.load_model(path / "model.keras", compile=False)
-        for path in (whole, folder)
-    ]
-    for a, b in zip(*(model.get_weights() for model in models), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
+    assert_equal(whole, folder)
