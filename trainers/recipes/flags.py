@@ -114,7 +114,11 @@ class ChosenRecipe:
         return recipe
 
     def fit(
-        self, num_images: int, started: Recipe | None, num_replicas: int = 1
+        self,
+        num_images: int,
+        started: Recipe | None,
+        num_replicas: int = 1,
+        has_several_labels: bool = False,
     ) -> Recipe:
         """Return the recipe with settings that suit the data set.
 
@@ -123,6 +127,7 @@ class ChosenRecipe:
             started: The recipe of the run to continue, whose settings stay
                 although there may be other images now; None for a new run.
             num_replicas: Number of replicas that share a batch.
+            has_several_labels: Whether an image may have several labels.
         """
         if self.name not in RULES:
             return self.recipe
@@ -131,7 +136,12 @@ class ChosenRecipe:
             kept = (*FITTED_FIELDS, *MEMORY_FIELDS, "total_steps")
             given = {n: getattr(started, n) for n in kept} | given
         return fit_to_images(
-            self.name, self.recipe, given, num_images, num_replicas
+            self.name,
+            self.recipe,
+            given,
+            num_images,
+            num_replicas,
+            has_several_labels,
         )
 
     def free_fields(self, started: Recipe | None) -> set[str]:

@@ -17,7 +17,9 @@ class SizeRule(NamedTuple):
         fewest_epochs, most_epochs: Limits of the number of passes.
         image_rate: Learning rate for batches of one image; it grows with the
             square root of the batch size.
-        augment: Augmentation.
+        augment: Augmentation, with a place for the smallest share of an image
+            that is cut out.
+        smallest: This share.
     """
 
     image_passes: float
@@ -25,6 +27,7 @@ class SizeRule(NamedTuple):
     most_epochs: int
     image_rate: float
     augment: str
+    smallest: float
 
 
 # Number of batches per epoch, unless they would be smaller or larger than this.
@@ -40,9 +43,11 @@ FROM_SCRATCH = SizeRule(
     fewest_epochs=100,
     most_epochs=300,
     image_rate=6e-5,
-    augment="inception_crop(smallest=0.25)|flip_lr|randaugment(2, 5)"
-    "|mixup(0.2)",
+    augment="inception_crop(smallest={})|flip_lr|randaugment(2, 5)|mixup(0.2)",
+    smallest=0.25,
 )
+# A small part of an image may lack some of its labels.
+SMALLEST_OF_SEVERAL_LABELS = 0.7
 FITTED_FIELDS = (
     *("batch_size", "epochs", "warmup_steps", "learning_rate", "augment"),
     *("eval_preprocess", "epochs_per_eval"),
@@ -56,7 +61,8 @@ _FINE_TUNING = SizeRule(
     fewest_epochs=5,
     most_epochs=60,
     image_rate=3e-5,
-    augment="inception_crop(smallest=0.35)|flip_lr",
+    augment="inception_crop(smallest={})|flip_lr",
+    smallest=0.35,
 )
 
 # All begin with a pre-trained model. Fewer trained weights need higher rates.
@@ -73,6 +79,7 @@ def fit_to_images(
     given: dict,
     num_images: int,
     num_replicas: int = 1,
+    has_several_labels: bool = False,
 ) -> Recipe:
     """Return a recipe with the settings that suit a number of images.
 
@@ -82,18 +89,22 @@ def fit_to_images(
         given: The values of those flags, which stay.
         num_images: Number of training images.
         num_replicas: Number of replicas; the batch is a multiple of it.
+        has_several_labels: Whether an image may have several labels.
     """
     rule = RULES[name] if recipe.init_from else FROM_SCRATCH
     size = 2 ** round(math.log2(max(num_images / NUM_BATCHES, 1)))
-    smallest, largest = BATCH_SIZES
+    fewest, most = BATCH_SIZES
     shares = num_replicas * given.get("accumulation_steps", 1)
-    size = math.ceil(min(max(size, smallest), largest) / shares) * shares
+    size = math.ceil(min(max(size, fewest), most) / shares) * shares
     batch_size = given.get("batch_size", size)
     epochs = round(rule.image_passes / math.sqrt(num_images))
     epochs = min(max(epochs, rule.fewest_epochs), rule.most_epochs)
     epochs = given.get("epochs", float(epochs))
     steps_per_epoch = max(round(num_images / batch_size), 1)
     steps = given.get("total_steps") or math.ceil(epochs * steps_per_epoch)
+    smallest = rule.smallest
+    if has_several_labels:
+        smallest = SMALLEST_OF_SEVERAL_LABELS
     short_side = round(recipe.image_size / CENTRAL_SHARE)
     passes_per_eval = steps / steps_per_epoch / NUM_EVALUATIONS
     settings = {
@@ -103,7 +114,7 @@ def fit_to_images(
         "learning_rate": float(
             f"{rule.image_rate * math.sqrt(batch_size):.2g}"
         ),
-        "augment": rule.augment,
+        "augment": rule.augment.format(smallest),
         "eval_preprocess": f"resize_small({short_side})|central_crop",
         "epochs_per_eval": max(round(passes_per_eval), 1),
     }

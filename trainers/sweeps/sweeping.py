@@ -412,6 +412,12 @@ def open_sweep(
         engine.check_agreement("sweep", values)
         dataset = open_in_turn(recipe, engine)
     check_labels(recipe, dataset)
+    if dataset.has_several_labels:
+        raise ValueError(
+            "`dataset` must have one class an image in a sweep, which compares "
+            f"accuracies. Received: dataset={recipe.dataset!r} with several "
+            "labels"
+        )
     started = run.load_recipe() if run.recipe_path.exists() else None
     if chosen:
         num_images = dataset.num_examples(dataset.train_split)

@@ -125,7 +125,9 @@ def prepare(
         free = ()  # The fields that follow from the memory.
         if chosen:
             num_images = dataset.num_examples(dataset.train_split)
-            recipe = chosen.fit(num_images, started, replicas)
+            recipe = chosen.fit(
+                num_images, started, replicas, dataset.has_several_labels
+            )
             free = chosen.free_fields(started)
         recipe = _normalize(recipe, started, dataset.channels)
         recipe = fit_to_labels(recipe, dataset, chosen, started)

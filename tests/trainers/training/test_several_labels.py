@@ -13,6 +13,7 @@ from trainers.evaluation.label_scores import choose_thresholds
 from trainers.optim.losses import LOSSES
 from trainers.recipes.flags import ChosenRecipe
 from trainers.recipes.recipe import Recipe
+from trainers.sweeps.sweeping import open_sweep
 from trainers.training.objectives import balance_labels
 from trainers.training.report import read_metrics
 from trainers.training.run_folder import NamedModel, RunFolder
@@ -140,6 +141,17 @@ def test_positives_are_weighted_by_their_number(table):
     weights = balance_labels(open_dataset(table))
     positives, negatives = (labels == 1).sum(0), (labels == 0).sum(0)
     np.testing.assert_allclose(weights * positives, negatives, rtol=1e-6)
+
+
+def test_photos_are_not_cut_as_small_and_sweeps_refuse_them(table, tmp_path):
+    """A small part may lack a label."""
+    given = {"dataset": table, "image_size": 8, "model": "Pico/2"}
+    chosen = ChosenRecipe("photos", given)
+    trainer = prepare(chosen.recipe, str(tmp_path / "run"), chosen=chosen)
+    assert "inception_crop(smallest=0.7)" in trainer.recipe.augment
+    assert "smallest=0.25" in chosen.fit(60, None).augment
+    with pytest.raises(ValueError, match="`dataset` must have one class"):
+        open_sweep(trainer.recipe, str(tmp_path / "sweep"))
 
 
 @pytest.mark.parametrize(
