@@ -32,6 +32,7 @@ from trainers.evaluation.image_predictions import (
 )
 from trainers.evaluation.scores import MOST_CLASSES
 from trainers.paths import as_path, parse_object, read_written
+from trainers.training.model_card import describe_choice
 from trainers.training.run_folder import NamedModel, RunFolder, is_outdated
 
 FLAGS = flags.FLAGS
@@ -97,7 +98,8 @@ def print_report(
     """
     # The page has precision and F1 of each class as well.
     kinds = () if has_many_classes else ("accuracy/",)
-    shown = [name for name in report if name != "model_digest"]
+    hidden = ("model_digest", "chosen_on_split")
+    shown = [name for name in report if name not in hidden]
     names = [x for x in shown if "/" not in x or x.startswith(kinds)]
     width = max(24, *map(len, names))
     for name in names:
@@ -105,6 +107,8 @@ def print_report(
         if other and name in other:
             text += f"  (compared: {format_figure(other[name])})"
         print(f"{name:{width}s} {text}")
+    if note := describe_choice(report):
+        print(note)
 
 
 def format_figure(value: float | int | str) -> str:

@@ -12,6 +12,7 @@ from keras_vit.models.features import name_activation
 from trainers.augment.augmentation import parse_augmentation
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import BadExamples
+from trainers.data.splits import EVAL_SPLITS, find_split
 from trainers.evaluation.evaluation_page import write_evaluation_page
 from trainers.evaluation.image_predictions import (
     PREDICTIONS_NAME,
@@ -90,6 +91,8 @@ def evaluate(
     Returns:
         model, dataset, split, preprocess: The evaluated model and data.
         patch_size: The patch size, if it was given.
+        chosen_on_split: What the training of a run has chosen by images of
+            this split, if anything: "model".
         num_left_out: Number of ignored images, which have no label or cannot
             be read.
         num_unreadable: Number of images that cannot be read.
@@ -125,6 +128,7 @@ def evaluate(
         "split": dataset.eval_split,
         "preprocess": preprocess,
         **({"patch_size": patch_size} if patch_size else {}),
+        **name_chosen(source, dataset),
         "num_left_out": dataset.num_examples(dataset.eval_split)
         - found["num_examples"],
         "num_unreadable": len(bad_examples.names),
@@ -139,6 +143,29 @@ def evaluate(
             if folder == source.folder:
                 write_card(source, model)
     return report
+
+
+def name_chosen(
+    source: RunFolder | NamedModel, dataset: ImageDataset
+) -> dict[str, str]:
+    """Return the entry of a report of what a run chose by the same images.
+
+    Args:
+        source: What is evaluated.
+        dataset: The data set.
+    """
+    recipe = source.load_recipe()
+    if not recipe or recipe.dataset != dataset.name or not recipe.keep_best:
+        return {}
+    reader = dataset.reader
+    split = recipe.eval_split or reader.eval_split
+    own = dataset.ranges(split or find_split(reader.splits, EVAL_SPLITS))
+    is_shared = any(
+        name == own_name and first < own_last and own_first < last
+        for name, first, last in dataset.ranges(dataset.eval_split)
+        for own_name, own_first, own_last in own
+    )
+    return {"chosen_on_split": "model"} if is_shared else {}
 
 
 def choose_folder(

@@ -14,11 +14,15 @@ from trainers.evaluation.image_predictions import (
 from trainers.evaluation.scores import Bin
 from trainers.pages import make_table, write_html
 from trainers.paths import Path
+from trainers.training.model_card import describe_choice
 
 MOST_ROWS = 100  # Classes in the tables.
 FIGURES = {
     "accuracy": "accuracy",
     "top5_accuracy": "top-5 accuracy",
+    "balanced_accuracy": "balanced accuracy (mean recall of the classes)",
+    "macro_f1": "mean F1 of the classes",
+    "baseline_accuracy": "accuracy of always answering the largest class",
     "loss": "loss",
     "calibration_error": "calibration error",
 }
@@ -96,27 +100,32 @@ def _summary(report, other):
     data = f"{report['dataset']}, split {report['split']}"
     return (
         f"<p>{report['num_examples']:,} images of {html.escape(data)}; "
-        f"{report['num_left_out']:,} left out.</p>"
+        f"{report['num_left_out']:,} left out. {describe_choice(report)}</p>"
         f"{make_table(titles, rows)}"
     )
 
 
 def _cell(report, name):
+    """Return a figure with its interval, if it has one, or a number."""
     if name not in report:
         return "<td></td>"
-    text = f"{report[name]:.4f}"
-    if name == "accuracy" and "accuracy_low" in report:
-        low, high = report["accuracy_low"], report["accuracy_high"]
+    value = report[name]
+    if isinstance(value, int):
+        return f"<td>{value:,}</td>"
+    metric, slash, label = name.partition("/")
+    text = f"{value:.4f}"
+    if (low := report.get(f"{metric}_low{slash}{label}")) is not None:
+        high = report[f"{metric}_high{slash}{label}"]
         text += f" (95 %: {low:.4f} to {high:.4f})"
     return f"<td>{text}</td>"
 
 
 def _classes(report, class_names, other):
-    """Return precision, recall and F1 of each class, the lowest F1 first."""
+    """Return the figures of each class, the lowest F1 first."""
     names = [name for name in class_names if f"f1/{name}" in report]
     names.sort(key=lambda name: report[f"f1/{name}"])
-    columns = ["precision", "accuracy", "f1"]
-    titles = ["class", "precision", "recall", "F1"]
+    columns = ["images", "precision", "accuracy", "f1"]
+    titles = ["class", "images", "precision", "recall", "F1"]
     if other:
         titles.append("F1 of the other")
     rows = []

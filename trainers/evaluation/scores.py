@@ -228,7 +228,13 @@ class Tally:
             accuracy_low, accuracy_high: 95 % confidence interval of the
                 accuracy, see `wilson_interval`.
             calibration_error: See `calibration_error`.
+            balanced_accuracy: Mean accuracy of the classes that have images.
+            macro_f1: Mean F1 of these classes.
+            baseline_accuracy: Accuracy of always answering the class with the
+                most images.
+            images/CLASS: Number of images of a class.
             accuracy/CLASS: Accuracy on the images of a class, its recall.
+            accuracy_low/CLASS, accuracy_high/CLASS: Its 95 % interval.
             precision/CLASS: Accuracy of the predictions of a class.
             f1/CLASS: Harmonic mean of both.
         """
@@ -237,13 +243,23 @@ class Tally:
         if len(self.class_names) <= TOP:
             del columns["top5_accuracy"]
         low, high = wilson_interval(int(hits.sum()), len(hits))
+        classes = self._report_classes()
         return {
             "num_examples": len(hits),
             **{name: float(column.mean()) for name, column in columns.items()},
             "accuracy_low": low,
             "accuracy_high": high,
             "calibration_error": calibration_error(confidence, hits),
-            **self._report_classes(),
+            "balanced_accuracy": float(
+                np.mean([*classes["accuracy"].values()])
+            ),
+            "macro_f1": float(np.mean([*classes["f1"].values()])),
+            "baseline_accuracy": float(self._images.max() / len(hits)),
+            **{
+                f"{metric}/{name}": value
+                for metric, values in classes.items()
+                for name, value in values.items()
+            },
         }
 
     def bins(self) -> list[Bin]:
@@ -259,26 +275,27 @@ class Tally:
 
     def _report_classes(self):
         """Return the metrics of each class that has images or predictions."""
-        found = {"accuracy": {}, "precision": {}, "f1": {}}
-        with np.errstate(invalid="ignore"):
-            recalls = self._hits / self._images
-            precisions = self._right / self._predicted
-            both = np.nan_to_num(precisions) * recalls
-            sums = np.nan_to_num(precisions) + recalls
-            means = np.divide(
-                2 * both, sums, np.zeros_like(both), where=sums > 0
-            )
-        for index, name in enumerate(self.class_names):
-            if self._images[index]:
-                found["accuracy"][name] = float(recalls[index])
-                found["f1"][name] = float(means[index])
-            if self._predicted[index]:
-                found["precision"][name] = float(precisions[index])
-        return {
-            f"{metric}/{name}": value
-            for metric, values in found.items()
-            for name, value in values.items()
-        }
+        found = {"images": {}, "accuracy": {}, "accuracy_low": {}}
+        found |= {"accuracy_high": {}, "precision": {}, "f1": {}}
+        rows = zip(
+            self.class_names,
+            *(self._images, self._hits, self._predicted, self._right),
+        )
+        for name, images, hits, predicted, right in rows:
+            precision = right / predicted if predicted else 0.0
+            if predicted:
+                found["precision"][name] = float(precision)
+            if images:
+                recall = hits / images
+                both = precision + recall
+                f1 = 2 * precision * recall / both if both else 0.0
+                low, high = wilson_interval(hits, images)
+                found["images"][name] = int(images)
+                found["accuracy"][name] = float(recall)
+                found["accuracy_low"][name] = float(low)
+                found["accuracy_high"][name] = float(high)
+                found["f1"][name] = float(f1)
+        return found
 
 
 LIKELIHOODS = {"softmax": softmax_likelihood, "sigmoid": sigmoid_likelihood}

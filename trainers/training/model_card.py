@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
 
 import keras
 
@@ -166,6 +167,17 @@ def entries_of_model(source: RunFolder | NamedModel) -> dict:
     return {"model": str(source), "model_digest": source.digest}
 
 
+def describe_choice(report: Mapping) -> str:
+    """Return what to mind about a report, as a sentence; perhaps empty."""
+    if "chosen_on_split" not in report:
+        return ""
+    return (
+        f"Training chose the {report['chosen_on_split']} by these images, so "
+        "on others the figures are likely to be lower. Give --eval_split or "
+        "--dataset to evaluate images that had no part in it."
+    )
+
+
 def read_figures(run: RunFolder, recipe: Recipe) -> dict | None:
     """Return the report of the evaluation of a run; None if there is none.
 
@@ -242,8 +254,9 @@ def _describe_figures(figures):
         f"On {figures['num_examples']:,} images of the split "
         f"`{figures['split']}`: accuracy {figures['accuracy']:.2%}{interval}, "
         f"calibration error {figures['calibration_error']:.4f}. Images of "
-        "other places, cameras or times may be classified worse."
-    )
+        "other places, cameras or times may be classified worse. "
+        f"{describe_choice(figures)}"
+    ).rstrip()
 
 
 def _describe_use(model_file, recipe):

@@ -535,6 +535,10 @@ class NamedModel:
         """A checksum of the model of a run; other files have none."""
         return self._run.digest if self._run else None
 
+    def load_recipe(self) -> Recipe | None:
+        """Return the recipe of a run; None for other files."""
+        return self._run.load_recipe() if self._run else None
+
     def load_class_names(self) -> list[str] | None:
         """Return the class names of a run; other files do not contain any."""
         return self._run.load_class_names() if self._run else None

@@ -24,7 +24,11 @@ from tests.trainers.made import (
 )
 from trainers.commands import open_source
 from trainers.evaluation import image_predictions as examples
-from trainers.evaluation.evaluation import choose_folder, evaluate
+from trainers.evaluation.evaluation import (
+    choose_folder,
+    evaluate,
+    name_chosen,
+)
 from trainers.evaluation.image_predictions import (
     PREDICTIONS_NAME,
     ImagePrediction,
@@ -334,6 +338,33 @@ def test_another_split(run, digits):
         assert report[f"accuracy/{digit}"] == pytest.approx(
             hits[labels == digit].mean()
         )
+
+
+@pytest.mark.parametrize(
+    "own, split, is_shared",
+    [
+        (None, "test", True),
+        (None, "train[90:]", False),
+        ("train[80:120]", "train[90:]", True),
+        ("train[:90]", "train[90:]", False),
+    ],
+)
+def test_images_by_which_the_model_was_chosen_are_named(
+    run, digits, monkeypatch, own, split, is_shared
+):
+    recipe = dataclasses.replace(run.load_recipe(), eval_split=own)
+    dataset = dataclasses.replace(digits, eval_split=split)
+    monkeypatch.setattr(RunFolder, "load_recipe", lambda self: recipe)
+    named = NamedModel(str(run.model_path))
+    assert name_chosen(run, dataset) == {}  # The last model is kept.
+    recipe = dataclasses.replace(recipe, keep_best=True)
+    for source in (run, named):
+        found = name_chosen(source, dataset)
+        assert found == ({"chosen_on_split": "model"} if is_shared else {})
+        others = dataclasses.replace(dataset, name="mnist")
+        assert name_chosen(source, others) == {}
+    if is_shared and own is None:
+        assert evaluate(named, dataset)["chosen_on_split"] == "model"
 
 
 def test_splits_that_are_left_out_are_those_of_the_run(run, tmp_path):

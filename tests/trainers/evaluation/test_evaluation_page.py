@@ -10,7 +10,7 @@ from trainers.evaluation.image_predictions import (
     Pictures,
     TellingImages,
 )
-from trainers.evaluation.scores import Tally
+from trainers.evaluation.scores import Tally, wilson_interval
 
 NAMES = ["<cat>", "dog", "犬"]
 LOGITS = np.array(
@@ -67,10 +67,23 @@ def test_figures_and_classes_in_the_order_of_their_f1(make_page):
     assert [
         (name, re.findall(r"<td>([^<]*)</td>", text)) for name, text in rows
     ] == [
-        ("dog", ["0.3333", "1.0000", "0.5000"]),
-        ("犬", ["1.0000", "0.5000", "0.6667"]),
-        ("&lt;cat&gt;", ["1.0000", "0.6667", "0.8000"]),
+        ("dog", ["1", "0.3333", f"1.0000 {interval(1, 1)}", "0.5000"]),
+        ("犬", ["2", "1.0000", f"0.5000 {interval(1, 2)}", "0.6667"]),
+        ("&lt;cat&gt;", ["3", "1.0000", f"0.6667 {interval(2, 3)}", "0.8000"]),
     ]
+    assert "always answering the largest class</th><td>0.5000</td>" in page
+    assert "Training chose" not in page
+
+
+def interval(num_hits, number):
+    """Return how the page shows the interval of a share."""
+    low, high = wilson_interval(num_hits, number)
+    return f"(95 %: {low:.4f} to {high:.4f})"
+
+
+def test_a_page_says_what_was_chosen_by_its_images(make_page):
+    make_page.report["chosen_on_split"] = "model"
+    assert "Training chose the model by these images" in make_page()
 
 
 def test_a_mistake_in_the_matrix_leads_to_its_images(make_page):

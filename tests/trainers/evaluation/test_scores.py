@@ -3,9 +3,11 @@ import math
 import keras
 import numpy as np
 import pytest
+from sklearn.dummy import DummyClassifier
 from sklearn.metrics import (
     accuracy_score,
     confusion_matrix,
+    f1_score,
     log_loss,
     precision_recall_fscore_support,
     top_k_accuracy_score,
@@ -122,9 +124,22 @@ def test_metrics_of_the_classes_are_those_of_scikit_learn(logits, rng):
         if images[index]:
             assert report[f"accuracy/{name}"] == pytest.approx(recalls[index])
             assert report[f"f1/{name}"] == pytest.approx(f1[index])
+            assert report[f"images/{name}"] == images[index]
+            hits = round(recalls[index] * images[index])
+            assert (
+                report[f"accuracy_low/{name}"],
+                report[f"accuracy_high/{name}"],
+            ) == pytest.approx(wilson_interval(hits, images[index]))
         else:
             assert f"f1/{name}" not in report
         assert report[f"precision/{name}"] == pytest.approx(precisions[index])
+    assert report["balanced_accuracy"] == pytest.approx(
+        recalls[images > 0].mean(), rel=1e-12
+    )
+    macro = f1_score(labels, predictions, labels=range(7), average="macro")
+    assert report["macro_f1"] == pytest.approx(macro, rel=1e-12)
+    dummy = DummyClassifier(strategy="most_frequent").fit(logits, labels)
+    assert report["baseline_accuracy"] == dummy.score(logits, labels)
     np.testing.assert_array_equal(
         tally.confusion, confusion_matrix(labels, predictions, labels=range(9))
     )
@@ -136,6 +151,7 @@ def test_a_class_that_is_never_predicted_has_no_precision():
     report = tally.report()
     assert "precision/dog" not in report
     assert (report["accuracy/dog"], report["f1/dog"]) == (0, 0)
+    assert report["baseline_accuracy"] == 0.5
     assert report["precision/cat"] == 0.5
     assert report["f1/cat"] == pytest.approx(2 / 3)
 
