@@ -53,6 +53,8 @@ class Update:
             predictions of each image (B,); None for no accuracy.
         figures: What else an evaluation measures; see
             `trainers.training.figures`. None for nothing.
+        eval_loss: The loss that an evaluation measures, as `loss`. None for
+            the same.
     """
 
     model: keras.Model
@@ -68,6 +70,7 @@ class Update:
     variants: tuple = ()
     hits: Callable | None = is_best_class
     figures: Any = None
+    eval_loss: Callable | None = None
 
     def compute_loss(self, weights, states, batch, variant=None):
         """Return the loss of a batch, and what comes with it.
@@ -105,7 +108,7 @@ class Update:
         return 3 + (self.figures.size if self.figures else 0)
 
     def measure(self, weights, states, batch):
-        """Return the sums of `compute_loss` without training, and of figures.
+        """Return the sums of `compute_loss`, of `eval_loss`, and of figures.
 
         Shapes:
             returns: (num_measured,).
@@ -120,7 +123,7 @@ class Update:
             weights, states, images, training=False
         )
         outputs = _in_float32(outputs)
-        losses = self.loss(labels, outputs)
+        losses = (self.eval_loss or self.loss)(labels, outputs)
         sums = self._sum(losses, labels, outputs, example_weights)
         if self.figures is None:
             return sums

@@ -34,7 +34,10 @@ from trainers.training.run_folder import NamedModel, RunFolder
 def make_loss(
     recipe: Recipe, dataset: ImageDataset, model: keras.Model
 ) -> dict:
-    """Return `loss`, `hits` and `figures` of an `Update` for a recipe.
+    """Return the losses, `hits` and `figures` of an `Update` for a recipe.
+
+    An evaluation measures the loss of the labels as they are, as `evaluate`
+    does: without smoothing, class weights, focus and a teacher.
 
     Args:
         recipe: The recipe, with smoothed labels and class weights.
@@ -47,6 +50,7 @@ def make_loss(
     per_image = LOSSES[recipe.loss].function
     num_classes = len(dataset.class_names)
     is_balanced = recipe.class_weights == "balanced"
+    plain = LOSSES[recipe.activation].function
 
     def smooth(labels):
         return smooth_labels(labels, recipe.label_smoothing)
@@ -55,6 +59,7 @@ def make_loss(
         weights = balance_labels(dataset) if is_balanced else 1.0
         return {
             "loss": lambda y, logits: per_image(smooth(y), logits, weights),
+            "eval_loss": plain,
             "hits": are_all_right,
             "figures": MeanAveragePrecision(num_classes),
         }
@@ -67,7 +72,12 @@ def make_loss(
         return losses * ops.matmul(labels, class_weights)
 
     figures = BalancedAccuracy(num_classes)
-    return {"loss": loss, "hits": is_best_class, "figures": figures}
+    return {
+        "loss": loss,
+        "eval_loss": plain,
+        "hits": is_best_class,
+        "figures": figures,
+    }
 
 
 def balance_labels(dataset: ImageDataset) -> np.ndarray:
