@@ -13,6 +13,7 @@ if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
 import shlex
 from collections.abc import Mapping
 
+import numpy as np
 from absl import flags
 
 from trainers.commands import (
@@ -30,6 +31,7 @@ from trainers.evaluation.image_predictions import (
     OtherModel,
     read_image_predictions,
 )
+from trainers.evaluation.label_predictions import read_label_predictions
 from trainers.evaluation.scores import MOST_CLASSES
 from trainers.paths import as_path, parse_object, read_written
 from trainers.training.model_card import describe_choice
@@ -71,17 +73,20 @@ def main(arguments):
         source, dataset, folder, FLAGS.preprocess, FLAGS.patch_size
     )
     if folder:
-        files = list_files(len(dataset.class_names))
+        has_matrix = not dataset.has_several_labels
+        files = list_files(len(dataset.class_names), has_matrix)
         print(f"Report: {folder}/{', '.join(files)}")
 
 
-def list_files(num_classes: int) -> list[str]:
+def list_files(num_classes: int, has_matrix: bool = True) -> list[str]:
     """Return the names of the files of a report.
 
     Args:
         num_classes: Number of classes of the data set.
+        has_matrix: Whether an image has one class, so that they are confused.
     """
-    confusion = ["confusion.csv"] if num_classes <= MOST_CLASSES else []
+    has_matrix &= num_classes <= MOST_CLASSES
+    confusion = ["confusion.csv"] if has_matrix else []
     names = ["evaluation.html", "evaluation.json", *confusion]
     return [*names, PREDICTIONS_NAME, "predictions.png"]
 
@@ -97,7 +102,7 @@ def print_report(
         other: The report of another evaluation, to show beside it.
     """
     # The page has precision and F1 of each class as well.
-    kinds = () if has_many_classes else ("accuracy/",)
+    kinds = () if has_many_classes else ("accuracy/", "average_precision/")
     hidden = ("model_digest", "chosen_on_split")
     shown = [name for name in report if name not in hidden]
     names = [x for x in shown if "/" not in x or x.startswith(kinds)]
@@ -144,6 +149,12 @@ def read_other(folder: str, dataset: ImageDataset) -> OtherModel:
             f"--report_dir=FOLDER first. Received: compare={folder!r}, which "
             f"is of {report.get('dataset')!r}, split {report.get('split')!r}"
         )
+    if ("mean_average_precision" in report) != dataset.has_several_labels:
+        raise ValueError(
+            "`compare` must be an evaluation with as many labels an image, one "
+            f"or several; evaluate that model again. Received: "
+            f"compare={folder!r}"
+        )
     source = RunFolder(as_path(folder))
     if not source.model_path.exists():  # A report outside of the run.
         source = NamedModel(report["model"])
@@ -159,8 +170,11 @@ def read_other(folder: str, dataset: ImageDataset) -> OtherModel:
             f"`compare` must be a folder with {PREDICTIONS_NAME}; evaluate "
             f"that model again. Received: compare={folder!r}"
         )
-    predictions = read_image_predictions(path, dataset.class_names)
-    return OtherModel(report, predictions)
+    names = dataset.class_names
+    if not dataset.has_several_labels:
+        return OtherModel(report, read_image_predictions(path, names))
+    thresholds = [report.get(f"threshold/{name}", np.nan) for name in names]
+    return OtherModel(report, read_label_predictions(path, names, thresholds))
 
 
 if __name__ == "__main__":

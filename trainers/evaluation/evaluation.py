@@ -23,6 +23,12 @@ from trainers.evaluation.image_predictions import (
     make_pictures,
     write_image_predictions,
 )
+from trainers.evaluation.label_predictions import (
+    LabelExamples,
+    TellingLabels,
+    write_label_predictions,
+)
+from trainers.evaluation.label_scores import LabelTally
 from trainers.evaluation.predictions import predict_dataset, to_probabilities
 from trainers.evaluation.scores import Tally
 from trainers.models.factory import with_patch_size
@@ -66,7 +72,7 @@ def evaluate(
     first, and `evaluation.html`, a page of all of these with the most telling
     images and where the model looked. An image may have
     several right classes, see `score_predictions`; images without a class are
-    ignored.
+    ignored. If the images have several labels, there is no `confusion.csv`.
 
     Args:
         source: A finished run, or a model known by name.
@@ -92,14 +98,16 @@ def evaluate(
         model, dataset, split, preprocess: The evaluated model and data.
         patch_size: The patch size, if it was given.
         chosen_on_split: What the training of a run has chosen by images of
-            this split, if anything: "model".
+            this split, if anything: "model", "thresholds" or both.
         num_left_out: Number of ignored images, which have no label or cannot
             be read.
         num_unreadable: Number of images that cannot be read.
-        num_examples, accuracy, ...: See `Tally.report`.
+        num_examples, accuracy, ...: See `Tally.report`; of several labels,
+            `LabelTally.report`.
 
     Raises:
-        ValueError: If the classes are not those of the model, more images than
+        ValueError: If the classes are not those of the model, or one of both
+            has several labels an image and the other has not; more images than
             allowed cannot be read, or `other` is of other images.
         OSError: If a file cannot be written.
     """
@@ -108,10 +116,10 @@ def evaluate(
     preprocess = source.preprocess if preprocess is None else preprocess
     model = with_patch_size(source.load_model(), patch_size)
     check_classes(source, dataset)
+    check_kind_of_labels(source, dataset)
     check_logits(model, dataset)
     bad_examples = BadExamples(max_bad_examples)
-    telling = TellingImages(other.predictions if other else {})
-    results = Results(Tally(dataset.class_names, source.activation), telling)
+    results = start_results(source, dataset, other)
     for images, logits, labels, positions, names in predict_dataset(
         model,
         dataset,
@@ -120,7 +128,9 @@ def evaluate(
         bad_examples=bad_examples,
     ):
         logits = logits[:, dataset.logit_columns]
-        results.add(images, logits, labels > 0, positions, names)
+        if not dataset.has_several_labels:
+            labels = labels > 0
+        results.add(images, logits, labels, positions, names)
     found = results.tally.report()
     report = {
         **entries_of_model(source),
@@ -135,7 +145,7 @@ def evaluate(
         **found,
     }
     show(report)
-    check_same_images(other, telling.predictions)
+    check_same_images(other, results.telling.predictions)
     if folder:
         with naming_folder(folder, "report_dir"):
             with written_together(folder) as draft:
@@ -155,8 +165,11 @@ def name_chosen(
         dataset: The data set.
     """
     recipe = source.load_recipe()
-    if not recipe or recipe.dataset != dataset.name or not recipe.keep_best:
+    if not recipe or recipe.dataset != dataset.name:
         return {}
+    chosen = ["model"] if recipe.keep_best else []
+    if source.thresholds is not None:
+        chosen.append("thresholds")
     reader = dataset.reader
     split = recipe.eval_split or reader.eval_split
     own = dataset.ranges(split or find_split(reader.splits, EVAL_SPLITS))
@@ -165,7 +178,9 @@ def name_chosen(
         for name, first, last in dataset.ranges(dataset.eval_split)
         for own_name, own_first, own_last in own
     )
-    return {"chosen_on_split": "model"} if is_shared else {}
+    if not chosen or not is_shared:
+        return {}
+    return {"chosen_on_split": " and ".join(chosen)}
 
 
 def choose_folder(
@@ -233,17 +248,16 @@ class Results:
         examples: Some images, mistakes first.
     """
 
-    tally: Tally
-    telling: TellingImages
-    examples: "Examples" = dataclasses.field(
-        default_factory=lambda: Examples([])
-    )
+    tally: Tally | LabelTally
+    telling: TellingImages | TellingLabels
+    examples: Examples
 
     def add(self, images, logits, truths, positions, names):
         """Add a batch.
 
         Shapes:
-            images: (B, H, W, C). logits, truths: (B, C). positions: (B,).
+            images: (B, H, W, C). logits: (B, C). truths: (B, C), True for the
+            right classes; several labels are 1, 0 or NaN. positions: (B,).
             names: B strings.
         """
         hits = self.tally.add(logits, truths)
@@ -252,6 +266,30 @@ class Results:
         self.telling.add(
             positions, images, logits, probabilities, truths, names
         )
+
+
+def start_results(
+    source: RunFolder | NamedModel,
+    dataset: ImageDataset,
+    other: OtherModel | None,
+) -> Results:
+    """Return what collects the results of an evaluation.
+
+    Args:
+        source: What is evaluated.
+        dataset: The data set.
+        other: See `evaluate`.
+    """
+    others, names = other.predictions if other else {}, dataset.class_names
+    if not dataset.has_several_labels:
+        tally = Tally(names, source.activation)
+        return Results(tally, TellingImages(others), Examples([]))
+    thresholds = source.thresholds
+    if thresholds is not None:
+        thresholds = np.asarray(thresholds)[dataset.logit_columns].tolist()
+    tally = LabelTally(names, thresholds)
+    telling = TellingLabels(tally.thresholds, others)
+    return Results(tally, telling, LabelExamples([], tally.thresholds))
 
 
 def write_results(
@@ -278,10 +316,12 @@ def write_results(
     ).normalization
     pictures = make_pictures(telling, model, normalization)
     write_report(folder, "evaluation.json", report)
-    write_confusion(folder / "confusion.csv", tally.confusion, names)
-    write_image_predictions(
-        folder / PREDICTIONS_NAME, telling.predictions, names
-    )
+    path = folder / PREDICTIONS_NAME
+    if isinstance(tally, LabelTally):
+        write_label_predictions(path, telling.predictions, names)
+    else:
+        write_confusion(folder / "confusion.csv", tally.confusion, names)
+        write_image_predictions(path, telling.predictions, names)
     results.examples.draw(
         names, tally.activation, normalization, folder / "predictions.png"
     )
@@ -314,6 +354,22 @@ def write_confusion(
     if counts is not None:
         rows = ([name, *row] for name, row in zip(class_names, counts))
         write_csv_file(path, [["true class", *class_names], *rows])
+
+
+def check_kind_of_labels(source, dataset):
+    """Raise a ValueError unless model and data have several labels, or one.
+
+    A model without a run that ends in a sigmoid may be for either.
+    """
+    if source.load_recipe() is None and source.activation == "sigmoid":
+        return
+    if dataset.has_several_labels != source.has_several_labels:
+        kind = "several" if source.has_several_labels else "one"
+        raise ValueError(
+            f"`labels` must be {kind}, as the model has learned: each image "
+            f"has {KINDS[kind]}. Received: dataset={dataset.name!r}, whose "
+            f"images have {KINDS[OTHER_KIND[kind]]}; model={str(source)!r}"
+        )
 
 
 def check_classes(source, dataset):
@@ -367,5 +423,7 @@ def check_logits(model: keras.Model, dataset: ImageDataset):
         )
 
 
+KINDS = {"one": "one class", "several": "any number of labels"}
+OTHER_KIND = {"one": "several", "several": "one"}
 NUM_CLASSES_NAMED = 5
 LONGEST_NAME = 60  # Of a folder, in characters of up to 4 bytes.

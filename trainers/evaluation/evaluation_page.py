@@ -11,6 +11,7 @@ from trainers.evaluation.image_predictions import (
     Pictures,
     TellingImages,
 )
+from trainers.evaluation.label_predictions import TellingLabels
 from trainers.evaluation.scores import Bin
 from trainers.pages import make_table, write_html
 from trainers.paths import Path
@@ -18,13 +19,37 @@ from trainers.training.model_card import describe_choice
 
 MOST_ROWS = 100  # Classes in the tables.
 FIGURES = {
+    "mean_average_precision": "mean average precision of the labels (mAP)",
+    "mean_average_precision_micro": "average precision of all labels together",
+    "exact_match": "images of which all labels are right",
     "accuracy": "accuracy",
     "top5_accuracy": "top-5 accuracy",
     "balanced_accuracy": "balanced accuracy (mean recall of the classes)",
     "macro_f1": "mean F1 of the classes",
     "baseline_accuracy": "accuracy of always answering the largest class",
+    "micro_f1": "F1 of all labels together",
+    "label_ranking_average_precision": "average precision in an image",
+    "coverage_error": "most probable labels that include all of an image",
+    "ranking_loss": "pairs of labels of an image in wrong order",
     "loss": "loss",
     "calibration_error": "calibration error",
+}
+
+
+# Figures of each class -> titles; the last one is for sorting.
+COLUMNS = {
+    "images": "images",
+    "precision": "precision",
+    "accuracy": "recall",
+    "f1": "F1",
+}
+LABEL_COLUMNS = {
+    "positives": "images with it",
+    "threshold": "threshold",
+    "precision": "precision",
+    "recall": "recall",
+    "f1": "F1",
+    "average_precision": "average precision",
 }
 
 
@@ -34,7 +59,7 @@ def write_evaluation_page(
     class_names: Sequence[str],
     confusion: np.ndarray | None,
     bins: Sequence[Bin],
-    telling: TellingImages,
+    telling: TellingImages | TellingLabels,
     pictures: Mapping[int, Pictures],
     other: OtherModel | None = None,
 ):
@@ -47,17 +72,23 @@ def write_evaluation_page(
         path: The HTML file.
         report: The report of `evaluate`.
         class_names: Names of the C classes.
-        confusion: Number of images of each class and prediction, if known.
+        confusion: Number of images of each class and prediction, if known; of
+            several labels, of each label and false alarm.
         bins: The bins of the calibration.
         telling: The telling images.
         pictures: Their pictures, by position.
         other: The evaluation of a second model on the same images.
     """
+    has_several = isinstance(telling, TellingLabels)
 
     def show(rows):
         if not rows:
             return "<p>There are none.</p>"
-        shown = (_figure(row, class_names, pictures) for row in rows)
+        caption = _label_caption if has_several else _caption
+        shown = (
+            _figure(pictures[row.position], caption(row, class_names, telling))
+            for row in rows
+        )
         return f'<div class="row">{"".join(shown)}</div>'
 
     looks = (
@@ -65,23 +96,22 @@ def write_evaluation_page(
         "rollout. The brighter a patch, the more attention it got.</p>"
     )
     beside = other.report if other else None
+    matrix = _false_alarms if has_several else _confusion
+    kinds = LABEL_SECTIONS if has_several else SECTIONS
     parts = [
         _summary(report, beside),
         "<h2>Classes</h2>",
         _classes(report, class_names, beside),
         looks if any(shown.look for shown in pictures.values()) else "",
-        *_confusion(confusion, class_names, telling, show),
+        *matrix(confusion, class_names, telling, show),
         "<h2>Calibration</h2>",
-        "<p>Up: the accuracy of the predictions of each confidence, from 0 to "
-        "100 %. Across: the confidence. On the diagonal, the confidence is "
+        f"<p>{CALIBRATION[has_several]} On the diagonal, the probability is "
         "right; below the diagonal, it is too high, and above, too low.</p>",
         _diagram(bins),
-        "<h2>Worst mistakes</h2>",
-        "<p>Wrong predictions of the highest probability.</p>",
-        show(telling.mistakes),
-        "<h2>Least certain</h2>",
-        "<p>Predictions that are hardly more probable than the next class.</p>",
-        show(telling.doubtful),
+        *(
+            f"<h2>{title}</h2><p>{text}</p>{show(getattr(telling, name))}"
+            for name, (title, text) in kinds.items()
+        ),
         *(_compare(telling, beside["model"], show) if beside else ()),
     ]
     title = f"Evaluation of {report['model']}"
@@ -121,21 +151,23 @@ def _cell(report, name):
 
 
 def _classes(report, class_names, other):
-    """Return the figures of each class, the lowest F1 first."""
-    names = [name for name in class_names if f"f1/{name}" in report]
-    names.sort(key=lambda name: report[f"f1/{name}"])
-    columns = ["images", "precision", "accuracy", "f1"]
-    titles = ["class", "images", "precision", "recall", "F1"]
+    """Return the figures of each class, the one that is worst first."""
+    has_several = "mean_average_precision" in report
+    columns = LABEL_COLUMNS if has_several else COLUMNS
+    judged, title = [*columns.items()][-1]
+    names = [name for name in class_names if f"images/{name}" in report]
+    names.sort(key=lambda name: report.get(f"{judged}/{name}", 2.0))
+    titles = ["class", *columns.values()]
     if other:
-        titles.append("F1 of the other")
+        titles.append(f"{title} of the other")
     rows = []
     for name in names[:MOST_ROWS]:
         cells = [_cell(report, f"{column}/{name}") for column in columns]
         if other:
-            cells.append(_cell(other, f"f1/{name}"))
+            cells.append(_cell(other, f"{judged}/{name}"))
         rows.append((name, cells))
     more = len(names) - MOST_ROWS
-    order = "<p>The class with the lowest F1 is first.</p>"
+    order = f"<p>The class with the lowest {title} is first.</p>"
     return (
         order
         + make_table(titles, rows)
@@ -210,8 +242,34 @@ def _diagram(bins):
     )
 
 
-def _figure(row, class_names, pictures):
-    shown = pictures[row.position]
+def _false_alarms(counts, class_names, telling, show):
+    """Yield which labels of an image go with which false alarms."""
+    if counts is None or not counts.any():
+        return
+    yield "<h2>False alarms by label</h2>"
+    yield (
+        "<p>A label that images have down, one that they were falsely given "
+        "across, and the number of these images.</p>"
+    )
+    downs, acrosses = (
+        np.flatnonzero(counts.any(axis))[:MOST_ROWS] for axis in (1, 0)
+    )
+    rows = [
+        (
+            class_names[down],
+            [
+                f'<td class="wrong" style="--share: '
+                f'{100 * count / counts.max():.0f}%">{count or ""}</td>'
+                for count in counts[down, acrosses]
+            ],
+        )
+        for down in downs
+    ]
+    yield make_table(["", *(class_names[n] for n in acrosses)], rows)
+
+
+def _figure(shown, lines):
+    """Return the pictures of an image with lines of text below them."""
     name = html.escape(shown.name, quote=True)
     images = "".join(
         f'<img src="data:image/png;base64,{base64.b64encode(data).decode()}" '
@@ -219,6 +277,16 @@ def _figure(row, class_names, pictures):
         for data, alt in ((shown.image, ""), (shown.look, "attention: "))
         if data
     )
+    lines = [*lines, shown.name.rsplit("/", 1)[-1]]
+    caption = "<br>".join(map(html.escape, lines))
+    return (
+        f'<figure title="{name}">{images}<figcaption>{caption}</figcaption>'
+        "</figure>"
+    )
+
+
+def _caption(row, class_names, telling):
+    """Return the lines about an image of one class."""
     truth, prediction = class_names[row.truth], class_names[row.prediction]
     text = f"{prediction} {row.probability:.1%}"
     if truth != prediction:
@@ -227,14 +295,58 @@ def _figure(row, class_names, pictures):
     if row.other:
         predicted = class_names[row.other.prediction]
         lines.append(f"the other: {predicted} {row.other.probability:.1%}")
-    lines.append(shown.name.rsplit("/", 1)[-1])
-    caption = "<br>".join(map(html.escape, lines))
-    return (
-        f'<figure title="{name}">{images}<figcaption>{caption}</figcaption>'
-        "</figure>"
-    )
+    return lines
 
 
+def _label_caption(case, class_names, telling):
+    """Return the lines about an image of several labels, or one of them."""
+
+    def join(chosen):
+        names = [class_names[index] for index in np.flatnonzero(chosen)]
+        return ", ".join(names) or "no label"
+
+    row = telling.predictions[case.position]
+    lines = [f"is: {join(row.labels == 1)}", f"given: {join(row.decisions)}"]
+    if case.label is not None:
+        lines.insert(0, f"{class_names[case.label]} {case.probability:.1%}")
+    if other := telling.others.get(case.position):
+        lines.append(f"the other: {join(other.decisions)}")
+    return lines
+
+
+# Lists of telling images -> title and text.
+SECTIONS = {
+    "mistakes": (
+        "Worst mistakes",
+        "Wrong predictions of the highest probability.",
+    ),
+    "doubtful": (
+        "Least certain",
+        "Predictions that are hardly more probable than the next class.",
+    ),
+}
+LABEL_SECTIONS = {
+    "alarms": (
+        "False alarms",
+        "Labels that the images do not have, of the highest probability. Some "
+        "may be right, and missing in the data.",
+    ),
+    "missed": (
+        "Missed labels",
+        "Labels that the images have, of the lowest probability.",
+    ),
+    "doubtful": (
+        "Least certain",
+        "Labels whose probability is nearest to their threshold.",
+    ),
+}
+# By whether images have several labels.
+CALIBRATION = {
+    False: "Up: the accuracy of the predictions of each confidence, from 0 to "
+    "100 %. Across: the confidence.",
+    True: "Up: the share of the images that have a label, for each probability "
+    "of the label, from 0 to 100 %. Across: the probability. All labels count.",
+}
 EVALUATION_STYLE = """
 section:target { outline: 2px solid #08c; outline-offset: .5rem; }
 figure { max-width: 15rem; }

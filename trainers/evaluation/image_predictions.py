@@ -3,7 +3,7 @@
 import csv
 import dataclasses
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import keras
@@ -59,11 +59,12 @@ class OtherModel(NamedTuple):
 
     Args:
         report: Its report, see `evaluate`.
-        predictions: Its predictions by the position of the image.
+        predictions: Its predictions by the position of the image: an
+            ImagePrediction, or a LabelPrediction of several labels.
     """
 
     report: Mapping
-    predictions: Mapping[int, ImagePrediction]
+    predictions: Mapping[int, NamedTuple]
 
 
 def check_same_images(
@@ -166,10 +167,10 @@ class Examples:
     """Some images of a data set with their predictions, mistakes first.
 
     Args:
-        rows: (image, logits, label, whether the prediction is right).
+        rows: (image, logits, truths, whether the prediction is right).
     """
 
-    rows: list[tuple]
+    rows: list[tuple] = dataclasses.field(default_factory=list)
 
     def add(self, images, logits, truths, hits):
         """Add a batch; keep no more than NUM_PICTURES images.
@@ -177,14 +178,13 @@ class Examples:
         Shapes:
             images: (B, H, W, C). logits, truths: (B, C). hits: (B,).
         """
-        nearest = nearest_classes(logits, truths)
-        self.rows.extend(zip(images, logits, nearest, hits))
+        self.rows.extend(zip(images, logits, truths, hits))
         # Not all images of a large split fit into memory; a view of one would
         # keep its batch.
         self.rows.sort(key=lambda row: row[-1])
         del self.rows[NUM_PICTURES:]
         self.rows[:] = [
-            (own(image), own(row), *rest) for image, row, *rest in self.rows
+            (*map(own, arrays), is_right) for *arrays, is_right in self.rows
         ]
 
     def draw(
@@ -202,8 +202,9 @@ class Examples:
             normalization: Mean and deviation of the images.
             path: The PNG file to write.
         """
-        images, rows, labels, _ = zip(*self.rows)
+        images, rows, truths, _ = zip(*self.rows)
         logits = np.stack(rows)
+        labels = nearest_classes(logits, np.stack(truths))
         probabilities = to_probabilities(logits, activation)
         plot_predictions(
             images,
@@ -344,8 +345,13 @@ class TellingImages:
     @property
     def all(self) -> list[Telling]:
         """Each image once, in the order of the split."""
-        by_position = {row.position: row for x in self._lists for row in x}
-        return [by_position[position] for position in sorted(by_position)]
+        return each_once(self._lists)
+
+
+def each_once(lists: Iterable[Iterable]) -> list:
+    """Return a row of each position in lists, in the order of these."""
+    by_position = {row.position: row for x in lists for row in x}
+    return [by_position[position] for position in sorted(by_position)]
 
 
 class Pictures(NamedTuple):

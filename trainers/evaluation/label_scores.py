@@ -210,9 +210,9 @@ class LabelTally:
         self._batches = []
         # How often an image with the label of the row was falsely given that
         # of the column.
-        self.false_alarms = None
+        self.confusion = None
         if len(self.class_names) <= MOST_CLASSES:
-            self.false_alarms = np.zeros((len(self.class_names),) * 2, int)
+            self.confusion = np.zeros((len(self.class_names),) * 2, int)
 
     def add(self, logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Add a batch; return for which images all known labels are right.
@@ -224,9 +224,9 @@ class LabelTally:
         self._batches.append((logits, labels))
         decisions = self.decide(sigmoid(logits))
         alarms = decisions & (labels == 0)
-        if self.false_alarms is not None:
+        if self.confusion is not None:
             present = (labels == 1).astype(int)
-            self.false_alarms += present.T @ alarms.astype(int)
+            self.confusion += present.T @ alarms.astype(int)
         return ~(alarms | (~decisions & (labels == 1))).any(-1)
 
     def decide(self, probabilities: np.ndarray) -> np.ndarray:

@@ -17,6 +17,10 @@ from trainers.training.run_folder import NamedModel, RunFolder, is_outdated
 NUM_CLASSES_LISTED = 100
 # What a card shows of an evaluation.
 CARD_FIGURES = ("split", "num_examples", "accuracy", "calibration_error")
+LABEL_FIGURES = (
+    *("split", "num_examples", "mean_average_precision", "micro_f1"),
+    "exact_match",
+)
 NOTES_MARK = "<!-- What is below stays when the card is written anew. -->"
 
 
@@ -87,8 +91,7 @@ def describe_run(
         f"of {height}x{width} pixels.",
         "## Classes",
         _list_classes(names),
-        "It knows these classes alone: an image of anything else gets one of "
-        "them as well.",
+        _describe_answers(run),
         "## Evaluation",
         _describe_figures(figures),
         "## Use",
@@ -201,7 +204,8 @@ def read_figures(run: RunFolder, recipe: Recipe) -> dict | None:
         )
         if not is_as_trained or is_outdated(report, run):
             return None
-        return report | {name: report[name] for name in CARD_FIGURES}
+        needed = LABEL_FIGURES if run.has_several_labels else CARD_FIGURES
+        return report | {name: report[name] for name in needed}
 
     return read_written(path, parse, "evaluate the run again")
 
@@ -231,9 +235,11 @@ def _front_matter(run, recipe, figures, task="image-classification"):
             f"      type: {json.dumps(recipe.dataset.partition(':')[0])}",
             f"      split: {json.dumps(figures['split'])}",
             "    metrics:",
-            "    - type: accuracy",
-            f"      value: {figures['accuracy']:.6g}",
         ]
+        for name in ("accuracy", "mean_average_precision"):
+            if name in figures:
+                value = f"      value: {figures[name]:.6g}"
+                lines += [f"    - type: {name}", value]
     return "\n".join([*lines, "---"])
 
 
@@ -246,17 +252,46 @@ def _list_classes(names):
 def _describe_figures(figures):
     if figures is None:
         return "Not evaluated yet: see `trainers.evaluate`."
+    share = "exact_match" if "exact_match" in figures else "accuracy"
     interval = ""
-    if "accuracy_low" in figures:
-        low, high = figures["accuracy_low"], figures["accuracy_high"]
+    if f"{share}_low" in figures:
+        low, high = figures[f"{share}_low"], figures[f"{share}_high"]
         interval = f" (95 % interval: {low:.2%} to {high:.2%})"
+    if share == "exact_match":
+        text = (
+            f"mean average precision {figures['mean_average_precision']:.4f}, "
+            f"F1 of all labels {figures['micro_f1']:.4f}, all labels right for "
+            f"{figures[share]:.2%} of the images{interval}"
+        )
+    else:
+        text = (
+            f"accuracy {figures[share]:.2%}{interval}, calibration error "
+            f"{figures['calibration_error']:.4f}"
+        )
     return (
         f"On {figures['num_examples']:,} images of the split "
-        f"`{figures['split']}`: accuracy {figures['accuracy']:.2%}{interval}, "
-        f"calibration error {figures['calibration_error']:.4f}. Images of "
+        f"`{figures['split']}`: {text}. Images of "
         "other places, cameras or times may be classified worse. "
         f"{describe_choice(figures)}"
     ).rstrip()
+
+
+def _describe_answers(run):
+    """Return what a model says of an image, and from which probabilities."""
+    if not run.has_several_labels:
+        return (
+            "It knows these classes alone: an image of anything else gets one "
+            "of them as well."
+        )
+    thresholds = run.thresholds or [0.5] * len(run.load_class_names())
+    lowest, highest = min(thresholds), max(thresholds)
+    shown = f"{lowest:.4g}"
+    if lowest != highest:
+        shown += f" to {highest:.4g}, of each class its own in `recipe.json`"
+    return (
+        "An image may have any number of these labels, or none: it has those "
+        f"whose probability is at least the threshold ({shown})."
+    )
 
 
 def _describe_use(model_file, recipe):

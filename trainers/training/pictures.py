@@ -123,14 +123,14 @@ def describe_label(label: np.ndarray, class_names: Sequence[str]) -> str:
     """
     largest = np.argsort(-label, kind="stable")[:2]
     if label[largest[-1]] < SMALLEST_SHARE or len(label) == 1:
-        return _shorten(class_names[largest[0]])
+        return shorten(class_names[largest[0]])
     return "\n".join(
-        f"{_shorten(class_names[index])} {label[index]:.0%}"
-        for index in largest
+        f"{shorten(class_names[index])} {label[index]:.0%}" for index in largest
     )
 
 
-def _shorten(name):
+def shorten(name: str) -> str:
+    """Return a name that fits below a picture."""
     return name if len(name) <= 16 else f"{name[:15]}\u2026"
 
 
@@ -155,13 +155,33 @@ def plot_predictions(
         normalization: Mean and deviation of the images.
         path: The PNG file to write.
     """
-    texts, colors = [], []
+    texts, hits = [], []
     for truth, prediction, score in zip(truths, predictions, scores):
         right = truth == prediction
         texts.append(
             f"{prediction} {score:.0%}" + ("" if right else f"\n(is {truth})")
         )
-        colors.append("black" if right else "red")
+        hits.append(right)
+    plot_texts(images, texts, hits, normalization, path)
+
+
+def plot_texts(
+    images: np.ndarray,
+    texts: Sequence[str],
+    hits: Sequence[bool],
+    normalization: Normalization,
+    path: Path,
+):
+    """Draw images with a text below each, red if it is a mistake.
+
+    Args:
+        images: See `plot_predictions`.
+        texts: The texts, of some lines.
+        hits: Whether they are right.
+        normalization: Mean and deviation of the images.
+        path: The PNG file to write.
+    """
+    colors = ["black" if is_right else "red" for is_right in hits]
     _draw_tiles(to_fractions(images, normalization), texts, colors, path)
 
 

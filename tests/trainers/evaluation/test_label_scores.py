@@ -141,7 +141,7 @@ def test_figures_at_the_thresholds_are_those_of_scikit_learn(logits, labels):
     micro = f1_score(labels, decisions, average="micro")
     assert report["micro_f1"] == pytest.approx(micro, rel=1e-12)
     np.testing.assert_array_equal(
-        tally.false_alarms,
+        tally.confusion,
         [[((a > 0) & d & (b == 0)).sum() for b, d in zip(labels.T, decisions.T)]
          for a in labels.T],
     )  # fmt: skip

@@ -167,3 +167,39 @@ def test_a_card_names_data_and_initial_model_without_folders(
         "type": "folder",
         "split": "test",
     }
+
+
+def test_a_card_of_several_labels(run, tmp_path):
+    copy = RunFolder(shutil.copytree(run.folder, tmp_path / "copy"))
+    content = json.loads(copy.recipe_path.read_text())
+    content["recipe"] |= {"labels": "several", "loss": "sigmoid"}
+    content["thresholds"] = [0.25, *[0.5] * 9]
+    copy.recipe_path.write_text(json.dumps(content))
+    report = {
+        "dataset": "digits",
+        "split": "test",
+        "num_examples": 355,
+        "mean_average_precision": 0.75,
+        "micro_f1": 0.625,
+        "exact_match": 0.5,
+        "exact_match_low": 0.4,
+        "exact_match_high": 0.6,
+    }
+    path = copy.folder / "evaluation.json"
+    path.write_text(json.dumps(report))
+    text = describe_run(copy, copy.load_model())
+    [result] = yaml.safe_load(text.split("---\n")[1])["model-index"][0][
+        "results"
+    ]
+    assert result["metrics"] == [
+        {"type": "mean_average_precision", "value": 0.75}
+    ]
+    assert "mean average precision 0.7500, F1 of all labels 0.6250" in text
+    assert "50.00% of the images (95 % interval: 40.00% to 60.00%)" in text
+    assert "at least the threshold (0.25 to 0.5, of each class" in text
+    assert "gets one of them" not in text
+    # The figures of an evaluation with one label an image are of other data.
+    del report["mean_average_precision"]
+    path.write_text(json.dumps(report))
+    with pytest.raises(ContentError, match="evaluation.json"):
+        describe_run(copy, copy.load_model())
