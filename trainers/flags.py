@@ -242,9 +242,10 @@ def define_predict_flags():
     define_choice(
         "format",
         "text",
-        ["text", "csv", "jsonl"],
-        "Form of the output: lines for people, a CSV table, or a JSON object "
-        "on each line.",
+        ["text", "csv", "jsonl", "table"],
+        "Form of the output: lines for people, a CSV table, a JSON object on "
+        "each line, or a table of labels for a spreadsheet, which "
+        "--dataset=csv:PATH reads when a person has corrected it.",
     )
     define_preprocess_flag()
 

@@ -41,6 +41,8 @@ def main(arguments):
         if FLAGS.run_dir:
             source = RunFolder(as_path(FLAGS.run_dir))
         paths = expand_folders(arguments[1:])
+        if FLAGS.format == "table":  # As its first bytes say.
+            sys.stdout.reconfigure(encoding="utf-8")
         rows = predict_each(source, paths, FLAGS.top, FLAGS.preprocess)
         OUTPUT_FORMS[FLAGS.format](keep_faults(rows, faults), sys.stdout)
     for row in faults:

@@ -10,12 +10,15 @@ from typing import NamedTuple, TextIO
 
 from keras_vit.errors import message_of
 from keras_vit.preprocessing import decode_predictions
+from trainers.data.labels import SEPARATORS
+from trainers.data.readers.csv_table import is_other_column
 from trainers.data.readers.image_paths import (
     can_read_heif,
     is_heif,
     list_images,
     printable,
 )
+from trainers.evaluation.label_scores import DEFAULT_THRESHOLD
 from trainers.evaluation.predictions import load_image, predict_probabilities
 from trainers.training.run_folder import (
     NamedModel,
@@ -26,6 +29,25 @@ from trainers.training.run_folder import (
 BATCH_SIZE = 32
 
 
+class Label(NamedTuple):
+    """One of several labels, as a model judges it for an image.
+
+    Args:
+        name: The class.
+        probability: That the image has it.
+        threshold: The probability from which it is given.
+    """
+
+    name: str
+    probability: float
+    threshold: float
+
+    @property
+    def is_present(self) -> bool:
+        """Whether the image is given the label."""
+        return self.probability >= self.threshold
+
+
 class FilePrediction(NamedTuple):
     """The most probable classes of an image file.
 
@@ -33,11 +55,20 @@ class FilePrediction(NamedTuple):
         path: The file; bytes that are not UTF-8 are escapes.
         classes: (name, probability) pairs, best first; empty with a fault.
         fault: Why the file could not be read; empty if it could.
+        labels: Each class of a model of several labels, in its order; empty of
+            one label.
     """
 
     path: str
     classes: list[tuple[str, float]]
     fault: str = ""
+    labels: Sequence[Label] = ()
+
+    @property
+    def present(self) -> list[Label]:
+        """The labels that the image is given, the most probable first."""
+        found = [label for label in self.labels if label.is_present]
+        return sorted(found, key=lambda label: -label.probability)
 
 
 def expand_folders(paths: Iterable[str]) -> list[str]:
@@ -114,6 +145,9 @@ def predict_each(
     num_classes = model.output_shape[-1]
     if names is None and num_classes != 1000:
         names = [str(index) for index in range(num_classes)]
+    thresholds = []
+    if source.has_several_labels:
+        thresholds = source.thresholds or [DEFAULT_THRESHOLD] * num_classes
     rest = iter(paths)
     while batch := list(itertools.islice(rest, BATCH_SIZE)):
         images, faults = {}, {}
@@ -130,11 +164,16 @@ def predict_each(
                 model, [*images.values()], source.activation
             )
             rows = decode_predictions(probabilities, top, names)
-            found = dict(zip(images, rows))
+            found = dict(zip(images, zip(rows, probabilities.tolist())))
         for path in batch:
-            classes = [(name, p) for _, name, p in found.get(path, [])]
-            fault = printable(faults.get(path, ""))
-            yield FilePrediction(printable(path), classes, fault)
+            rows, row = found.get(path, ([], []))
+            yield FilePrediction(
+                printable(path),
+                [(name, p) for _, name, p in rows],
+                printable(faults.get(path, "")),
+                # A model of one label has no thresholds.
+                [*map(Label, names or (), row, thresholds)],
+            )
 
 
 def _advise(path):
@@ -147,26 +186,70 @@ def _advise(path):
 def write_lines(rows: Iterable[FilePrediction], file: TextIO):
     """Write a line for each image that could be read, for people."""
     for row in rows:
-        if not row.fault:
-            scores = ", ".join(f"{name} {p:.1%}" for name, p in row.classes)
-            file.write(f"{row.path}: {scores}\n")
+        if row.fault:
+            continue
+        shown, start = row.classes, ""
+        if row.present:
+            shown = [label[:2] for label in row.present]
+        elif row.labels:
+            start = "no label; most probable: "
+        scores = ", ".join(f"{name} {p:.1%}" for name, p in shown)
+        file.write(f"{row.path}: {start}{scores}\n")
 
 
 def write_csv(rows: Iterable[FilePrediction], file: TextIO):
-    """Write a CSV table: path, fault, and columns for each class."""
+    """Write a CSV table: path, fault, and columns for each class.
+
+    Of several labels, a column after the fault has those of the image.
+    """
     rows, begun = iter(rows), []
     for row in rows:
         begun.append(row)
         if row.classes:  # All that could be read have as many.
             break
     width = len(begun[-1].classes) if begun else 0
+    has_several = bool(begun and begun[-1].labels)
     columns = [(f"class_{n + 1}", f"probability_{n + 1}") for n in range(width)]
     table = csv.writer(file, lineterminator="\n")
-    table.writerow(["path", "fault", *itertools.chain(*columns)])
+    labels = ["labels"] if has_several else []
+    table.writerow(["path", "fault", *labels, *itertools.chain(*columns)])
     for row in itertools.chain(begun, rows):
         cells = [(name, f"{p:.6g}") for name, p in row.classes]
         cells += [("", "")] * (width - len(cells))
-        table.writerow([row.path, row.fault, *itertools.chain(*cells)])
+        if has_several:
+            labels = [SEPARATORS[0].join(x.name for x in row.present)]
+        table.writerow([row.path, row.fault, *labels, *itertools.chain(*cells)])
+
+
+def write_table(rows: Iterable[FilePrediction], file: TextIO):
+    """Write a table for a spreadsheet, which `csv:PATH` reads as labels.
+
+    Of several labels, there is a column for each class, with 1 if the image is
+    given it and 0 if not; otherwise, a column `label`. Files that cannot be
+    read are left out. The byte-order mark tells Excel that this is UTF-8.
+
+    Raises:
+        ValueError: If the name of a class is that of another column.
+    """
+    table = csv.writer(file, lineterminator="\n")
+    is_begun = False
+    for row in rows:
+        if row.fault:
+            continue
+        if not is_begun:
+            names = [label.name for label in row.labels]
+            for name in names:
+                if is_other_column(name):
+                    raise ValueError(
+                        "`format` must be text, csv or jsonl if the name of a "
+                        "class is that of another column of the table. "
+                        f"Received: format='table', the class {name!r}"
+                    )
+            file.write("\ufeff")
+            table.writerow(["path", *(names or ["label"])])
+            is_begun = True
+        labels = [int(label.is_present) for label in row.labels]
+        table.writerow([row.path, *(labels or [row.classes[0][0]])])
 
 
 def write_jsonl(rows: Iterable[FilePrediction], file: TextIO):
@@ -174,7 +257,17 @@ def write_jsonl(rows: Iterable[FilePrediction], file: TextIO):
     for row in rows:
         classes = [{"name": n, "probability": p} for n, p in row.classes]
         content = {"path": row.path, "classes": classes, "fault": row.fault}
+        if row.labels:
+            content["labels"] = [
+                {**label._asdict(), "is_present": label.is_present}
+                for label in row.labels
+            ]
         file.write(json.dumps(content, ensure_ascii=False) + "\n")
 
 
-OUTPUT_FORMS = {"text": write_lines, "csv": write_csv, "jsonl": write_jsonl}
+OUTPUT_FORMS = {
+    "text": write_lines,
+    "csv": write_csv,
+    "jsonl": write_jsonl,
+    "table": write_table,
+}

@@ -12,10 +12,13 @@ from PIL import Image
 
 from keras_vit.convert import convert
 from tests import commands
+from trainers.data.labels import LabelSet
+from trainers.data.readers.csv_table import list_csv
 from trainers.evaluation import file_predictions
 from trainers.evaluation.file_predictions import (
     OUTPUT_FORMS,
     FilePrediction,
+    Label,
     expand_folders,
     predict_each,
 )
@@ -220,6 +223,117 @@ def test_each_form_is_read_back():
         assert (content["path"], content["fault"]) == (row.path, row.fault)
         found = [(c["name"], c["probability"]) for c in content["classes"]]
         assert found == row.classes
+
+
+def label_rows(*paths):
+    """Return predictions of several labels with odd names; the last has none.
+
+    The second label is given at exactly its threshold.
+    """
+    odd = [("Bär, groß", 0.4), ('"K"|2', 0.25), ("=犬; x", 0.9)]
+    chances = [[0.8, 0.25, 0.875], [0.1, 0.5, 0.75], [0.375, 0.125, 0.5]]
+    for path, row in zip(paths, chances):
+        labels = [Label(n, p, t) for (n, t), p in zip(odd, row)]
+        best = sorted(labels, key=lambda label: -label.probability)
+        yield FilePrediction(path, [x[:2] for x in best[:2]], "", labels)
+
+
+def write_labels(kind, *rows):
+    file = io.StringIO(newline="")
+    OUTPUT_FORMS[kind](rows, file)
+    return file.getvalue()
+
+
+def test_several_labels_in_each_form():
+    rows = [ROWS[0], *label_rows("a", "b", "c")]
+    assert write_labels("text", *rows) == (
+        'a: Bär, groß 80.0%, "K"|2 25.0%\n'
+        'b: "K"|2 50.0%\n'
+        "c: no label; most probable: =犬; x 50.0%, Bär, groß 37.5%\n"
+    )
+    table = csv.DictReader(io.StringIO(write_labels("csv", *rows)))
+    broken, first, _, last = table
+    assert table.fieldnames[:4] == ["path", "fault", "labels", "class_1"]
+    assert (broken["labels"], broken["fault"]) == ("", "Not an image")
+    assert first["labels"] == 'Bär, groß|"K"|2'
+    assert (last["labels"], last["class_1"]) == ("", "=犬; x")
+    lines = write_labels("jsonl", *rows).splitlines()
+    assert "labels" not in json.loads(lines[0])
+    content = json.loads(lines[1])
+    assert content["labels"][2] == {
+        "name": "=犬; x",
+        "probability": 0.875,
+        "threshold": 0.9,
+        "is_present": False,
+    }
+    assert [x["is_present"] for x in content["labels"]] == [True, True, False]
+    assert content["classes"][0]["name"] == "=犬; x"
+
+
+def test_a_wide_table_is_read_back_as_labels(tmp_path):
+    paths = ["a, b.png", 'Ä "x".png', "c.png"]
+    for path in paths:
+        Image.new("L", (8, 8), len(path)).save(tmp_path / path)
+    text = write_labels("table", ROWS[0], *label_rows(*paths))
+    assert text.startswith('\ufeffpath,"Bär, groß","""K""|2",=犬; x\n')
+    (tmp_path / "labels.csv").write_text(text, "utf-8", newline="")
+    found = list_csv(str(tmp_path / "labels.csv"))
+    labels = dict(row for rows in found.values() for row in rows)
+    assert labels == {
+        str(tmp_path / path): LabelSet(present)
+        for path, present in zip(
+            paths, [("Bär, groß", '"K"|2'), ('"K"|2',), ()]
+        )
+    }
+
+
+def test_a_table_of_one_label_is_read_back_as_classes(tmp_path):
+    rows = []
+    for index, label in enumerate(2 * ["cat, tabby", "犬", '"x"']):
+        Image.new("L", (8, 8), index).save(tmp_path / f"{index}.png")
+        rows.append(FilePrediction(f"{index}.png", [(label, 0.5), ("a", 0.5)]))
+    text = write_labels("table", *rows)
+    assert text.startswith("\ufeffpath,label\n")
+    (tmp_path / "labels.csv").write_text(text, "utf-8", newline="")
+    found = list_csv(str(tmp_path / "labels.csv"))
+    assert dict(row for rows in found.values() for row in rows) == {
+        str(tmp_path / row.path): row.classes[0][0] for row in rows
+    }
+
+
+@pytest.mark.parametrize("name", ["path", "Class", "tags", "split"])
+def test_a_class_called_as_another_column_is_refused(name):
+    row = FilePrediction("a.png", [(name, 0.5)], "", [Label(name, 0.5, 0.5)])
+    with pytest.raises(ValueError, match=f"`format` must be .*{name!r}"):
+        write_labels("table", row)
+    write_labels("table", row._replace(labels=[]))
+
+
+@pytest.mark.parametrize("thresholds", [None, [0.6, *[0.1] * 9]])
+def test_a_run_of_several_labels_has_its_thresholds(
+    run, folder, tmp_path, thresholds
+):
+    content = json.loads(run.recipe_path.read_text())
+    content["recipe"] |= {"labels": "several", "loss": "sigmoid"}
+    content["thresholds"] = thresholds
+    (tmp_path / "recipe.json").write_text(json.dumps(content))
+    shutil.copy(run.model_path, tmp_path)
+    path = str(folder / "a.png")
+    image = load_image(path, (8, 8, 1), run.preprocess)
+    [logits] = run.load_model().predict(image[None], verbose=0)
+    for source in (RunFolder(tmp_path), NamedModel(str(tmp_path))):
+        [row] = predict_each(source, [path], top=2)
+        assert len(row.classes) == 2
+        assert [x.name for x in row.labels] == run.load_class_names()
+        found = [x.threshold for x in row.labels]
+        assert found == (thresholds or [0.5] * 10)
+        np.testing.assert_allclose(
+            [x.probability for x in row.labels],
+            1 / (1 + np.exp(-logits)),
+            rtol=1e-5,
+        )
+    [row] = predict_each(run, [path])
+    assert row.labels == []
 
 
 def test_the_command_goes_on_and_says_what_failed(

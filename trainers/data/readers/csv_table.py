@@ -252,6 +252,16 @@ def _find_separator(text):
     return max(",;\t|", key=suits), stripped, skipped
 
 
+def is_other_column(name: str) -> bool:
+    """Return whether a column called so is not read as that of a class.
+
+    Args:
+        name: The name of a class.
+    """
+    others = *PATH_COLUMNS[:1], *LABEL_COLUMNS, *SET_COLUMNS, "split"
+    return _plain(name) in map(_plain, others)
+
+
 def _plain(name):
     return re.sub(r"[\s_-]", "", name).lower()
 
