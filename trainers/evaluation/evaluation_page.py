@@ -36,7 +36,7 @@ FIGURES = {
 }
 
 
-# Figures of each class -> titles; the last one is for sorting.
+# Figures of each class -> titles.
 COLUMNS = {
     "images": "images",
     "precision": "precision",
@@ -45,11 +45,11 @@ COLUMNS = {
 }
 LABEL_COLUMNS = {
     "positives": "images with it",
+    "average_precision": "average precision",
     "threshold": "threshold",
     "precision": "precision",
     "recall": "recall",
     "f1": "F1",
-    "average_precision": "average precision",
 }
 
 
@@ -154,7 +154,8 @@ def _classes(report, class_names, other):
     """Return the figures of each class, the one that is worst first."""
     has_several = "mean_average_precision" in report
     columns = LABEL_COLUMNS if has_several else COLUMNS
-    judged, title = [*columns.items()][-1]
+    judged = "average_precision" if has_several else "f1"
+    title = columns[judged]
     names = [name for name in class_names if f"images/{name}" in report]
     names.sort(key=lambda name: report.get(f"{judged}/{name}", 2.0))
     titles = ["class", *columns.values()]
