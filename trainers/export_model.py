@@ -40,6 +40,7 @@ from trainers.commands import (
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import BadExamples
 from trainers.data.labels import LabelOptions
+from trainers.evaluation.label_scores import DEFAULT_THRESHOLD
 from trainers.evaluation.predictions import take_images
 from trainers.models.factory import with_patch_size
 from trainers.paths import Path, RemotePath, as_path, write_atomically
@@ -101,7 +102,7 @@ def export_source(
     max_bad_examples: int = 0,
     activation: str | None = None,
     output: str | None = None,
-    top: int = 5,
+    top: int | None = None,
     use_attention: bool = False,
     name: str | None = None,
     version: int | None = None,
@@ -128,7 +129,8 @@ def export_source(
             that of the run.
         output: The kind of output of the model, one of OUTPUTS. Default:
             inferred from its last layers.
-        top: Largest number of classes in a prediction.
+        top: Largest number of classes in a prediction. Default: 5; of several
+            labels, all.
         use_attention: Whether to add the signatures of the attention.
         name: Name of the model on servers. Default: the name of the run's
             folder, in the letters that servers accept.
@@ -190,6 +192,7 @@ def export_source(
         class_names=find_class_names(source, dataset, model),
         top=top,
         activation=activation or source.activation,
+        thresholds=find_thresholds(source, model),
         preprocessing=Preprocessing(augmentation.normalization),
         image_steps=image_steps,
         use_attention=use_attention,
@@ -236,6 +239,15 @@ def find_class_names(
     if names is None:  # It is of no run.
         names = dataset.model_class_names
     return names if len(names) == model.output_shape[-1] else None
+
+
+def find_thresholds(
+    source: RunFolder | NamedModel, model: keras.Model
+) -> list[float] | None:
+    """Return the threshold of each of several labels; None for one label."""
+    if not source.has_several_labels:
+        return None
+    return source.thresholds or [DEFAULT_THRESHOLD] * model.output_shape[-1]
 
 
 if __name__ == "__main__":

@@ -435,7 +435,11 @@ def define_comparison_flags():
 def define_serving_flags():
     """Define the flags of pre- and post-processing on the server."""
     flags.DEFINE_integer(
-        "top", 5, "Largest number of classes in a prediction.", lower_bound=1
+        "top",
+        None,
+        "Largest number of classes in a prediction. Default: 5; of several "
+        "labels, all.",
+        lower_bound=1,
     )
     define_choice(
         "activation",

@@ -31,7 +31,8 @@ class Tolerance:
         relative_difference: Largest relative difference of an output; see
             `Agreement`.
         cosine: Smallest mean cosine similarity of the outputs for an image.
-        top1_agreement: Smallest share of images with the same top-1 class. A
+        top1_agreement: Smallest share of images with the same top-1 class, or
+            of several labels that are decided alike; see `Agreement`. A
             single image with another class is accepted if its classes are
             nearly tied, that is, if its own cosine similarity reaches
             `cosine`. Otherwise, 99 % of fewer than 100 images would mean all
@@ -66,7 +67,9 @@ class Agreement:
             output for the same image or by 1, whichever is larger. Rounding
             errors of sums grow with the sums.
         cosine: Mean cosine similarity of the outputs for an image.
-        top1_agreement: Share of images with the same top-1 class.
+        top1_agreement: Share of images with the same top-1 class; if an image
+            may have several labels, share of the pairs of image and label
+            with the same decision at the threshold.
         faults: Differences that exceed the tolerance, as sentences.
         warnings: Other remarkable differences, as sentences.
     """
@@ -88,7 +91,10 @@ class DisagreementError(RuntimeError):
 
 
 def compare(
-    expected: np.ndarray, outputs: np.ndarray, tolerance: Tolerance
+    expected: np.ndarray,
+    outputs: np.ndarray,
+    tolerance: Tolerance,
+    decide: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Agreement:
     """Compare the outputs of a predictor with the expected ones.
 
@@ -96,6 +102,8 @@ def compare(
         expected: Outputs of the Keras model, (B, ...).
         outputs: Outputs of the predictor, (B, ...).
         tolerance: The allowed differences.
+        decide: Takes outputs (B, C). Returns whether each image has each of
+            several labels, (B, C). Default: it has one, the top-1 class.
 
     Returns:
         The comparison. Differences that are too large are among its faults.
@@ -117,7 +125,14 @@ def compare(
             out=np.where(differences == 0, 1.0, 0.0),
             where=norms != 0,
         )
-    is_same = np.argmax(expected, axis=1) == np.argmax(outputs, axis=1)
+    if decide is None:
+        is_same = np.argmax(expected, axis=1) == np.argmax(outputs, axis=1)
+        is_other = ~is_same
+        what = "of the images, {} of {}, have the same top-1 class"
+    else:
+        is_same = decide(expected) == decide(outputs)  # (B, C)
+        is_other = ~is_same.all(axis=1)
+        what = "of the labels, {} of {}, are the same at their thresholds"
     agreement = Agreement(
         path="",
         kind="",
@@ -138,13 +153,17 @@ def compare(
                 f"{source} gives NaN or infinity for {count} of {len(x)} images"
             )
     if not faults:
-        faults, warnings = _judge(agreement, tolerance, cosines[~is_same])
+        agrees = f"{agreement.top1_agreement:.2%} " + what.format(
+            np.sum(is_same), is_same.size
+        )
+        others = cosines[is_other]
+        faults, warnings = _judge(agreement, tolerance, others, agrees)
     return dataclasses.replace(
         agreement, faults=tuple(faults), warnings=tuple(warnings)
     )
 
 
-def _judge(agreement, tolerance, cosines):
+def _judge(agreement, tolerance, cosines, agrees):
     """Return faults and warnings; `cosines` are of images of other classes."""
     faults, warnings = [], []
     difference = f"the largest difference is {agreement.max_difference:.1e}"
@@ -164,10 +183,6 @@ def _judge(agreement, tolerance, cosines):
             f"least {tolerance.cosine}"
         )
     share = agreement.top1_agreement
-    agrees = (
-        f"{share:.2%} of the images, {agreement.num_images - len(cosines)} of "
-        f"{agreement.num_images}, have the same top-1 class"
-    )
     if share >= tolerance.top1_agreement:
         if share < tolerance.expected_top1_agreement:
             warnings.append(
@@ -175,7 +190,7 @@ def _judge(agreement, tolerance, cosines):
             )
     elif len(cosines) == 1 and 0 < tolerance.cosine <= cosines[0]:
         warnings.append(
-            f"{agrees}; the other one is nearly a tie, with a cosine "
+            f"{agrees}; the other image is nearly a tie, with a cosine "
             f"similarity of {cosines[0]:.6f}"
         )
     else:
@@ -187,17 +202,20 @@ def compare_outputs(
     expected: Mapping[str, np.ndarray],
     outputs: Mapping[str, np.ndarray],
     tolerance: Tolerance,
+    decide: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Agreement:
     """Compare all outputs of a predictor with the expected ones.
 
     `labels`, strings (B, k), are the names of the classes with the k highest
     `probabilities`. `expected` may rank more classes than that. Classes with
-    nearly equal probabilities may swap places.
+    nearly equal probabilities may swap places, and their `thresholds` with
+    them.
 
     Args:
         expected: The expected outputs by name, (B, ...).
         outputs: The outputs of the predictor by name; others are ignored.
         tolerance: The allowed differences of each output.
+        decide: See `compare`.
 
     Returns:
         The largest differences of all outputs, and the classes of the first.
@@ -213,14 +231,18 @@ def compare_outputs(
         if found is None or found.shape != want.shape:
             shape = "none" if found is None else found.shape
             faults.append(f"{name}: expected {want.shape}, got {shape}")
+        elif name == "thresholds" and "labels" in expected:
+            pass  # They have the places of the labels.
         elif want.dtype.kind not in "OSU" and want.size:
-            agreements[name] = compare(want, found, tolerance)
+            agreements[name] = compare(want, found, tolerance, decide)
     if agreements:
         report = join(agreements)
         faults += report.faults
     if "labels" in expected and not faults:
         width = max(1e-5, 2 * report.max_difference)
         faults += _find_wrong_labels(expected, outputs, width)
+        if "thresholds" in expected and not faults:
+            faults += _find_wrong_thresholds(expected, outputs)
     return dataclasses.replace(report, faults=tuple(faults))
 
 
@@ -258,6 +280,25 @@ def _find_wrong_labels(expected, outputs, width):
             difference = abs(known.get(other, numbers[-1]) - number)
             if other != label and difference > width:
                 return [f"labels: expected {label}, got {other}"]
+    return []
+
+
+def _find_wrong_thresholds(expected, outputs):
+    """Return a fault for the first label with a threshold of another one."""
+    for labels, numbers, others, found in zip(
+        expected["labels"],
+        expected["thresholds"],
+        outputs["labels"],
+        outputs["thresholds"],
+    ):
+        for label, number in zip(others, found):
+            # Several classes may have one name.
+            known = numbers[labels == label]
+            if known.size and np.abs(known - number).min() > 1e-6:
+                return [
+                    f"thresholds: expected {known[0]:.6g} for {label}, got "
+                    f"{number:.6g}"
+                ]
     return []
 
 

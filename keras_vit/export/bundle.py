@@ -483,7 +483,8 @@ def read_description(path: str | os.PathLike) -> dict[str, Any]:
     """Return the description of an exported file or folder, of any format.
 
     The keys are `name`, `input`, `image_steps`, `mean`, `deviation`, `output`,
-    `activation` and `class_names`; see `ExportRequest.describe`.
+    `activation` and `class_names`, and `thresholds` if an image may have
+    several labels; see `ExportRequest.describe`.
 
     Args:
         path: A file or folder that `export_model` wrote.

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_vit.arguments import is_number
 from keras_vit.errors import missing_packages
 from keras_vit.export.agreement import (
     Agreement,
@@ -49,9 +50,14 @@ class Serving:
     Args:
         class_names: Names of the classes, in the order of the outputs.
             Default: their numbers.
-        top: Largest number of classes in a prediction.
+        top: Largest number of classes in a prediction. Default: 5; of several
+            labels, all, as a label may be above its threshold with a small
+            probability.
         activation: The function that turns logits into probabilities, a key of
             CLASSIFIER_ACTIVATIONS.
+        thresholds: If an image may have several labels, the probability from
+            which it has each of them, in the order of the outputs; the
+            activation must be "sigmoid". Default: an image has one label.
         preprocessing: How images are resized, cropped and normalised.
             Default: as the model states, see `input_preprocessing`; for one
             that scales no pixels, as in `Preprocessing()`.
@@ -65,8 +71,9 @@ class Serving:
     """
 
     class_names: Sequence[str] | None = None
-    top: int = 5
+    top: int | None = None
     activation: str = "softmax"
+    thresholds: Sequence[float] | None = None
     preprocessing: Preprocessing | None = None
     image_steps: Sequence[Mapping] | None = None
     use_attention: bool = False
@@ -76,6 +83,11 @@ class Serving:
     def settings(self) -> Preprocessing:
         """The preprocessing, or its default."""
         return self.preprocessing or Preprocessing()
+
+    def count_top(self, num_classes: int) -> int:
+        """Return the number of classes in a prediction."""
+        default = 5 if self.thresholds is None else num_classes
+        return min(self.top or default, num_classes)
 
     def for_model(self, model: keras.Model) -> "Serving":
         """Return these options with the preprocessing of a model, if missing.
@@ -122,10 +134,12 @@ def check_serving(model: keras.Model, serving: Serving):
             "`class_names` must have a name for each class. Received: "
             f"{len(names)} names for {num_classes} classes"
         )
-    if serving.top < 1:
+    if serving.top is not None and serving.top < 1:
         raise ValueError(
             f"`top` must be 1 or more. Received: top={serving.top}"
         )
+    if serving.thresholds is not None:
+        check_thresholds(serving, num_classes, is_classifier)
     channels, settings = model.input_shape[-1], serving.settings
     if len(settings.mean) not in (1, channels):
         raise ValueError(
@@ -137,6 +151,28 @@ def check_serving(model: keras.Model, serving: Serving):
             "`use_attention` needs a VisionTransformer. Received: "
             f"{type(model).__name__} {model.name!r}"
         )
+
+
+def check_thresholds(serving: Serving, num_classes: int, is_classifier: bool):
+    """Raise a ValueError unless the thresholds fit the classes."""
+    found = [*serving.thresholds]
+    if not is_classifier or serving.activation != "sigmoid":
+        raise ValueError(
+            "`thresholds` are for a classifier whose `activation` is "
+            f"'sigmoid'. Received: activation={serving.activation!r}"
+            f"{'' if is_classifier else ', and a model that returns features'}"
+        )
+    if len(found) != num_classes:
+        raise ValueError(
+            "`thresholds` must have a number for each class. Received: "
+            f"{len(found)} numbers for {num_classes} classes"
+        )
+    for index, number in enumerate(found):
+        if not (is_number(number) and 0 <= number <= 1):
+            raise ValueError(
+                "`thresholds` must be numbers from 0 to 1. "
+                f"Received: thresholds[{index}]={number!r}"
+            )
 
 
 def make_forward(
@@ -355,7 +391,8 @@ class ExportRequest:
         `keras_vit.preprocessing.description`, and (x / 255 - `mean`) /
         `deviation` of each channel is the input. `output` is the kind of
         output, and `activation` is the function that turns it into
-        probabilities.
+        probabilities. `thresholds` are there only if an image may have several
+        labels: it has those whose probabilities reach theirs.
 
         Args:
             pixels_per_side: If the input is uint8, the number of its pixels
@@ -368,7 +405,7 @@ class ExportRequest:
             names = [*map(str, serving.class_names or numbers)]
         mean, deviation = serving.settings.for_channels(channels)
         factor = pixels_per_side or 1
-        return {
+        description = {
             "format": "keras_vit 1",
             "version": __version__,
             "name": self.name or self.model.name,
@@ -393,6 +430,20 @@ class ExportRequest:
             ),
             "class_names": names,
         }
+        if serving.thresholds is not None:
+            description["thresholds"] = [*map(float, serving.thresholds)]
+        return description
+
+    @functools.cached_property
+    def decide(self) -> Callable[[np.ndarray], np.ndarray] | None:
+        """What finds the labels in outputs (B, C); None for one label."""
+        if self.serving.thresholds is None:
+            return None
+        limits = np.asarray(self.serving.thresholds, "float64")
+        if self.output == "logits":
+            with np.errstate(divide="ignore"):  # Of 0 and 1.
+                limits = np.log(limits) - np.log1p(-limits)
+        return lambda outputs: outputs >= limits
 
     @functools.cached_property
     def expected(self) -> np.ndarray:
@@ -424,9 +475,11 @@ class ExportRequest:
             seen: The images that the model gets then.
         """
         if inputs is None:
-            return [Question(self.images, {self.output: self.float32_expected})]
-        expected = expected_outputs(self.float32_model, seen)
-        return [Question(inputs, {self.output: expected})]
+            inputs, expected = self.images, self.float32_expected
+        else:
+            expected = expected_outputs(self.float32_model, seen)
+        outputs = {self.output: expected}
+        return [Question(inputs, outputs, decide=self.decide)]
 
 
 class Question(NamedTuple):
@@ -438,6 +491,7 @@ class Question(NamedTuple):
         signature: The signature of a SavedModel.
         tolerance: The allowed differences, if not those of the file.
         about: What faults begin with, if not the signature.
+        decide: See `compare`.
     """
 
     inputs: np.ndarray
@@ -445,6 +499,7 @@ class Question(NamedTuple):
     signature: str = "serving_default"
     tolerance: Tolerance | None = None
     about: str = ""
+    decide: Callable[[np.ndarray], np.ndarray] | None = None
 
 
 class Loaded(NamedTuple):
@@ -549,7 +604,9 @@ def write_and_compare(
             tolerance = (
                 question.tolerance or request.tolerance or written.tolerance
             )
-            agreement = compare_outputs(question.expected, found, tolerance)
+            agreement = compare_outputs(
+                question.expected, found, tolerance, question.decide
+            )
             if written.loaded.shape[0] is None and len(question.inputs) > 1:
                 # A file for any number of images may hold a fixed one.
                 alone = compare_outputs(
@@ -558,6 +615,7 @@ def write_and_compare(
                         question.inputs[:1], signature=question.signature
                     ),
                     tolerance,
+                    question.decide,
                 )
                 faults = (f"one input alone: {x}" for x in alone.faults)
                 agreement = dataclasses.replace(

@@ -434,7 +434,9 @@ class Client:
     ) -> list[list[tuple[str, float]]]:
         """Return the top classes of images with their probabilities.
 
-        Uses the signature `serve_bytes`.
+        Uses the signature `serve_bytes`. If an image may have several labels,
+        these are the ones whose probabilities reach their thresholds; there
+        may be none.
 
         Args:
             images: Paths of JPEG or PNG files, or their contents.
@@ -458,10 +460,15 @@ class Client:
                 "`classify` needs a model with classes. Received: one whose "
                 f"outputs are {', '.join(outputs)}"
             )
-        probabilities = outputs["probabilities"].tolist()
+        probabilities = outputs["probabilities"]
+        below = probabilities < outputs.get("thresholds", -math.inf)
         return [
-            [(label.decode("utf-8"), p) for label, p in zip(labels, row)]
-            for labels, row in zip(outputs["labels"], probabilities)
+            [
+                (x.decode("utf-8"), float(p))
+                for x, p, is_out in row
+                if not is_out
+            ]
+            for row in map(zip, outputs["labels"], probabilities, below)
         ]
 
 

@@ -151,6 +151,24 @@ def test_one_of_few_images_must_not_be_another_class():
     assert report.faults[0].startswith("98.99% of the images, 98 of 99")
 
 
+@pytest.mark.parametrize(
+    "decide, share, fault",
+    [
+        (None, 0.5, "50.00% of the images, 1 of 2, have the same top-1"),
+        (lambda x: x >= 2, 5 / 6, "83.33% of the labels, 5 of 6, are the"),
+        (lambda x: x >= 5, 1, None),
+    ],
+)
+def test_several_labels_are_compared_at_their_thresholds(decide, share, fault):
+    """And not by which of two sure ones is the surest."""
+    expected = np.array([[9.0, 8.0, 1.9], [0.0, 0.0, 9.0]])
+    answers = np.array([[8.0, 9.0, 2.1], [0.0, 0.0, 9.0]])
+    report = compare(expected, answers, Tolerance(top1_agreement=0.9), decide)
+    assert report.top1_agreement == pytest.approx(share)
+    assert len(report.faults) == bool(fault)
+    assert "".join(report.faults).startswith(fault or "")
+
+
 RANKING = {
     "labels": np.array([["a", "b", "c"]]),
     "probabilities": np.array([[0.45, 0.449, 0.101]]),
@@ -186,6 +204,30 @@ def test_labels_may_change_places_only_if_tied(
     bound = Tolerance(max_difference=difference)
     faults = compare_outputs(RANKING, answers, bound).faults
     assert len(faults) == bool(fault) and "".join(faults).startswith(fault)
+
+
+@pytest.mark.parametrize(
+    ("labels", "thresholds", "fault"),
+    [
+        (["a", "b"], [0.3, 0.2], ""),
+        (["b", "a"], [0.2, 0.3], ""),
+        (["b", "a"], [0.3, 0.2], "thresholds: expected 0.2 for b, got 0.3"),
+        (["a", "a"], [0.1, 0.3], ""),  # Two classes of one name.
+    ],
+)
+def test_thresholds_are_those_of_their_labels(labels, thresholds, fault):
+    expected = {
+        "labels": np.array([["a", "b", "a"]]),
+        "probabilities": np.array([[0.4, 0.4, 0.4]]),
+        "thresholds": np.array([[0.3, 0.2, 0.1]]),
+    }
+    answers = {
+        "labels": np.array([labels]),
+        "probabilities": np.array([[0.4, 0.4]]),
+        "thresholds": np.array([thresholds]),
+    }
+    faults = compare_outputs(expected, answers, FLOAT32).faults
+    assert "".join(faults) == fault
 
 
 def test_all_outputs_of_a_predictor_are_compared():

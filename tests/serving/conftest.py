@@ -3,7 +3,7 @@
 import pytest
 
 from keras_vit.serving.models import ServedModel
-from tests.serving.made import export_model, write_odd_model
+from tests.serving.made import THRESHOLDS, export_model, write_odd_model
 from tests.serving.running import run_server
 from tests.serving.servers import SERVERS, Models
 
@@ -25,13 +25,23 @@ def other_zoo(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def models(zoo, other_zoo, tmp_path_factory):
-    """Return two versions of a model, of other weights, and an odd one."""
+def tags(tmp_path_factory):
+    """Return a folder of version 1 of the model `tags`: several labels."""
+    folder = tmp_path_factory.mktemp("tags")
+    choices = {"activation": "sigmoid", "thresholds": THRESHOLDS}
+    export_model(folder / "tags" / "1", seed=0, top=None, **choices)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def models(zoo, other_zoo, tags, tmp_path_factory):
+    """Return two versions of a model, an odd one and one of several labels."""
     folder = tmp_path_factory.mktemp("models")
     (folder / "tiny").mkdir()
     for version, path in enumerate((zoo, other_zoo), 1):
         (folder / "tiny" / str(version)).symlink_to(path / "zoo" / "3")
     write_odd_model(folder / "odd" / "1")
+    (folder / "tags").symlink_to(tags / "tags")
     return Models(folder, {"tiny": {"stable": 1, "canary": 2}})
 
 
@@ -48,8 +58,10 @@ def server(models, transport):
 
 
 @pytest.fixture(scope="session")
-def served(zoo):
-    """Return a server of the exported model `zoo`, also called `model`."""
+def served(zoo, tags):
+    """Return a server of the exports `zoo`, also called `model`, and `tags`."""
     model = ServedModel("zoo", zoo / "zoo")
-    with run_server({"zoo": model, "model": model}) as address:
+    tagger = ServedModel("tags", tags / "tags")
+    models = {"zoo": model, "model": model, "tags": tagger}
+    with run_server(models) as address:
         yield address

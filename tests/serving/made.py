@@ -50,6 +50,7 @@ def make_files(count, seed=2):
 
 
 NAMES = ("ant", "bee", "cow", "dög", "elk", "fly", "gnu")
+THRESHOLDS = (0.1, 0.9, 0.5, 0.2, 0.99, 0.6, 0.4)
 # Those of an exported model.
 SIGNATURES = (
     "attention",
@@ -61,8 +62,11 @@ SIGNATURES = (
 )
 
 
-def export_model(path, seed):
-    """Export a model whose weights are all random, none zero."""
+def export_model(path, seed, **choices):
+    """Export a model whose weights are all random, none zero.
+
+    The choices are those of `Serving`.
+    """
     config = ViTConfig(
         24, 1, 48, 3, patch_size=4, image_size=SHAPE[:2], num_classes=7
     )
@@ -72,5 +76,6 @@ def export_model(path, seed):
         value = random.normal(scale=0.3, size=weight.shape)
         weight.assign(value + (1 if weight.name == "gamma" else 0))
     images = random.uniform(-1, 1, (3, *SHAPE)).astype("float32")
-    serving = Serving(class_names=NAMES, top=3, use_attention=True)
+    choices = {"top": 3, "use_attention": True, **choices}
+    serving = Serving(class_names=NAMES, **choices)
     export_file(model, path, images, serving=serving)

@@ -20,7 +20,14 @@ from keras_vit.serving import (
     read_signatures,
 )
 from tests.ports import free_ports
-from tests.serving.made import SHAPE, SIGNATURES, make_files, make_images
+from tests.serving.made import (
+    NAMES,
+    SHAPE,
+    SIGNATURES,
+    THRESHOLDS,
+    make_files,
+    make_images,
+)
 from tests.serving.servers import SERVERS, RestServer
 
 
@@ -105,6 +112,27 @@ def test_classifies_files(open_client, models, tmp_path):
         for labels, numbers in zip(want["labels"], want["probabilities"])
     ]
     assert open_client().classify([]) == []
+
+
+def test_several_labels_are_those_at_their_thresholds(open_client, models):
+    files = make_files(6)
+    rows = open_client(model="tags").classify(files)
+    answers = models.loaded["tags", 1].signatures["serve_bytes"](
+        image_bytes=tf.constant(files)
+    )
+    limits = dict(zip(NAMES, THRESHOLDS))
+    wanted = [
+        [
+            (label.decode(), float(p))
+            for label, p in zip(labels, numbers)
+            if p >= limits[label.decode()]
+        ]
+        for labels, numbers in zip(
+            answers["labels"].numpy(), answers["probabilities"].numpy()
+        )
+    ]
+    assert rows == wanted
+    assert {len(row) for row in rows} - {0, 7}
 
 
 def test_bytes_that_end_in_zeros_arrive(open_client, server):

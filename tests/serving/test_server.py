@@ -241,12 +241,14 @@ def test_kept_connections_answer_at_once_and_metrics_say_so(tmp_path):
 # -------------------------------------------------------- an exported model
 
 
-def test_serve_check_passes(served, zoo):
-    export = read_version(zoo / "zoo" / "3")
-    with connect(served, model="zoo", version=3) as client:
-        checks = list(check_server(client, export, 1e-5))
-    assert not [check for check in checks if check.fault]
-    assert len(checks) == 2 + 3 * len(SIGNATURES)
+def test_serve_check_passes(served, zoo, tags):
+    for folder in (zoo / "zoo" / "3", tags / "tags" / "1"):
+        export = read_version(folder)
+        options = {"model": folder.parent.name, "version": int(folder.name)}
+        with connect(served, **options) as client:
+            checks = list(check_server(client, export, 1e-5))
+        assert not [check for check in checks if check.fault]
+        assert len(checks) == 2 + 3 * len(SIGNATURES)
 
 
 def test_classes_of_files(served, zoo):

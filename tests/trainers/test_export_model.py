@@ -166,6 +166,26 @@ def test_the_activation_is_that_of_the_source(
     assert found == ["softmax", "sigmoid", "sigmoid"]
 
 
+def test_several_labels_have_the_thresholds_of_the_run(
+    run, dataset, tmp_path, monkeypatch, calls
+):
+    shutil.copytree(run.folder, tmp_path / "tags")
+    recipe = dataclasses.replace(
+        run.load_recipe(), loss="sigmoid", labels="several"
+    )
+    source = RunFolder(tmp_path / "tags")
+    source.save_recipe(recipe, run.load_class_names())
+    export_source(source, dataset, tmp_path)
+    thresholds = [index / 10 for index in range(10)]
+    source.save_thresholds(thresholds)
+    export_source(source, dataset, tmp_path)
+    export_source(NamedModel(str(source.model_path)), dataset, tmp_path)
+    export_source(run, dataset, tmp_path)
+    found = [choices["serving"].thresholds for _, choices in calls]
+    assert found == [[0.5] * 10, thresholds, thresholds, None]
+    assert calls[1][1]["serving"].top is None  # All of them.
+
+
 @pytest.mark.parametrize(
     "folder, example", [("lauf größe 1", "lauf_grosse_1"), ("数字", "my_model")]
 )

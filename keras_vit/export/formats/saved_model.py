@@ -6,7 +6,8 @@ Its signatures, in float32 unless stated otherwise:
 or `probabilities` (B, classes), or `features` of a model without a head.
 `serve_uint8`: the same for uint8 pixels from 0 to 255. `serve_bytes`:
 `image_bytes` (B,), JPEG or PNG files, to `labels` (B, k), strings, and
-`probabilities` (B, k), highest first. `features`: `images` to the input of the
+`probabilities` (B, k), highest first; if an image may have several labels, also
+to their `thresholds` (B, k). `features`: `images` to the input of the
 head, (B, D). On request, `attention`: `images` to `rollout` (B, h, w); see
 `keras_vit.analysis.attention_grid`; and `attention_bytes`: `image_bytes` to
 `rollout` and `images` (B, H, W, C), as the model receives them, scaled to
@@ -305,7 +306,8 @@ def name_classes(outputs: dict, serving: Serving) -> dict:
 
     Shapes:
         outputs: one of (B, C). returns: labels (B, k), strings, and
-            probabilities (B, k), float32, highest first.
+            probabilities (B, k), float32, highest first; of several labels,
+            also their thresholds (B, k), float32.
     """
     import tensorflow as tf
 
@@ -316,9 +318,13 @@ def name_classes(outputs: dict, serving: Serving) -> dict:
         scores = CLASSIFIER_ACTIVATIONS[serving.activation](scores)
     num_classes = scores.shape[-1]
     names = serving.class_names or map(str, range(num_classes))
-    top = tf.math.top_k(scores, min(serving.top, num_classes))
+    top = tf.math.top_k(scores, serving.count_top(num_classes))
     labels = tf.gather(tf.constant(list(names)), top.indices)
-    return {"labels": labels, "probabilities": top.values}
+    found = {"labels": labels, "probabilities": top.values}
+    if serving.thresholds is not None:
+        thresholds = tf.constant([*serving.thresholds], tf.float32)
+        found["thresholds"] = tf.gather(thresholds, top.indices)
+    return found
 
 
 def make_questions(
@@ -331,7 +337,7 @@ def make_questions(
     model, name = request.model, request.output
     settings = request.serving.settings
     images = np.asarray(request.images, "float32")
-    yield Question(images, {name: request.expected})
+    yield Question(images, {name: request.expected}, decide=request.decide)
     images = images[:BATCH_SIZE]
     pixels = to_uint8(images, settings.normalization)
     mean, deviation = map(np.float32, settings.mean_and_deviation)
