@@ -28,6 +28,7 @@ from tests.export.conftest import make_model
 from trainers.augment.augmentation import parse_augmentation
 
 NAMES = ["cat", "<b>dog</b>", "Bär & Co", "猫", 'a "quoted" name', "f", "g"]
+THRESHOLDS = [0.5, 0.9, 0.2, 0.999, 0.7, 0.95, 0.99]
 CAMERA = (
     "--use-fake-device-for-media-stream",
     "--use-fake-ui-for-media-stream",
@@ -66,6 +67,15 @@ def site(sharp_model, tmp_path_factory):
         "web",
         serving=Serving(class_names=NAMES),
         name="Cats & dogs",
+    )
+    export_file(
+        sharp_model,
+        folder / "tags",
+        images.astype("float32"),
+        "web",
+        serving=Serving(
+            class_names=NAMES, activation="sigmoid", thresholds=THRESHOLDS
+        ),
     )
     return folder
 
@@ -225,6 +235,41 @@ def test_a_file_that_is_no_image_is_named(visit):
     assert visit.page.locator("#picture").is_hidden()  # No icon of a fault.
     assert len(show(visit, "photo.png", FILES["photo.png"])) == 5
     assert "640 x 427 pixels, answered in" in status.inner_text()
+
+
+def test_several_labels_at_their_thresholds(visit, address, sharp_model):
+    visit.page.goto(f"{address}/tags/")
+    wait_for(visit, "ready")
+    counts = set()
+    for name, content in FILES.items():
+        images = decode_inputs(tf.constant([content]), (*SIZE, 3), Serving())
+        [found] = tf.sigmoid(sharp_model.predict_on_batch(images)).numpy()
+        order = np.argsort(-found)
+        wanted = [i for i in order if found[i] >= THRESHOLDS[i]]
+        rows = show(visit, name, content)
+        names = [NAMES[i] for i in wanted or order[:5]]
+        assert [row[0] for row in rows] == names, name
+        assert visit.page.locator("#none").is_visible() == (not wanted)
+        counts.add(len(wanted))
+    assert len(counts) > 1
+    # A photo without a label.
+    description = {"class_names": ["a", "b"], "activation": "sigmoid"}
+    answer = visit.page.evaluate(
+        """async (description) => {
+            const { chooseClasses, nameClasses } =
+                await import("./description.js");
+            return [[0.2, 0.9], [0.6, 0.9], []].map((thresholds) =>
+                chooseClasses(nameClasses([0, 1],
+                    { ...description, thresholds }), 1));
+        }""",
+        description,
+    )
+    found = [
+        ([x["name"] for x in y["classes"]], y["hasNoLabel"]) for y in answer
+    ]
+    assert found == [(["a"], False), (["b"], True), (["b"], False)]
+    visit.page.goto(f"{address}/my%20page/")
+    wait_for(visit, "ready")
 
 
 def test_a_photo_can_be_dropped(visit):

@@ -1,5 +1,6 @@
 """The page of the server as a person uses it, in headless Chromium."""
 
+import json
 import shutil
 
 import keras
@@ -34,6 +35,19 @@ def classify(image_bytes):
     return {"labels": labels, "probabilities": np.array([[0.75, 0.25]], "f4")}
 
 
+def tag(image_bytes):
+    """Seven labels, of which a bright photo has the sixth; a dark one none."""
+    [content] = image_bytes
+    is_bright = tf.io.decode_png(content).numpy().mean() > 127
+    limits = np.full((1, 7), 0.9, "f4")
+    limits[0, 5] = 0.25 if is_bright else 0.26
+    return {
+        "labels": np.array([[name.encode() for name in NAMES]], object),
+        "probabilities": np.array([[0.8, 0.7, 0.6, 0.5, 0.4, 0.25, 0]], "f4"),
+        "thresholds": limits,
+    }
+
+
 def look(image_bytes):
     images = np.zeros((1, 4, 6, 3), "float32")
     images[..., 0] = 1
@@ -50,6 +64,13 @@ def address(tmp_path_factory):
             "attention_bytes": (IMAGES, MAPS, look),
         },
         "only_classes": {"serve_bytes": (IMAGES, LABELS, classify)},
+        "tags": {
+            "serve_bytes": (
+                IMAGES,
+                {**LABELS, "thresholds": spec("DT_FLOAT", -1, 7)},
+                tag,
+            )
+        },
         "plain": {"serving_default": (tensor, tensor, lambda x: {"x": x})},
     }
     models = {
@@ -130,6 +151,7 @@ def test_a_photo_its_classes_and_where_the_model_looks(page):
     assert page.locator("#model option").all_inner_texts() == [
         "looks",
         "only_classes",
+        "tags",
         "plain",
     ]
     assert page.locator("#version").inner_text() == "version 7"
@@ -148,6 +170,25 @@ def test_a_photo_its_classes_and_where_the_model_looks(page):
     page.locator("#result").wait_for(state="hidden")
     choose(page, make_files(1)[0])
     assert len(classes(page)) == 2 and page.locator("#look").is_hidden()
+
+
+def test_several_labels_at_their_thresholds(page):
+    dark, bright = (
+        tf.io.encode_png(np.full((4, 4, 3), level, "uint8")).numpy()
+        for level in (0, 255)
+    )
+    page.select_option("#model", "tags")
+    wait(page)
+    choose(page, bright)
+    page.locator("#result").wait_for()
+    assert classes(page) == ["fly\t 25.0 %"]
+    assert page.locator("#none").is_hidden()
+    choose(page, dark)
+    page.locator("#none").wait_for()
+    assert [row.split("\t")[0] for row in classes(page)] == [*NAMES[:5]]
+    choose(page, bright)
+    page.locator("#none").wait_for(state="hidden")
+    assert len(classes(page)) == 1
 
 
 def test_a_photo_waits_for_the_model(page):
@@ -248,6 +289,9 @@ def test_tflite_files(browser, tmp_path):
             tflite_quantizations=["float32"],
             tflite_takes_pixels=takes_pixels,
         )
+    (tmp_path / "tflite" / "tags").mkdir()
+    tags = tmp_path / "tflite" / "tags" / "1"
+    shutil.copytree(tmp_path / "tflite" / "floats" / "1", tags)
     (tmp_path / "tflite" / "bare").mkdir()
     bare = tmp_path / "tflite" / "bare" / "1"
     shutil.copytree(tmp_path / "tflite" / "floats" / "1", bare)
@@ -257,6 +301,12 @@ def test_tflite_files(browser, tmp_path):
     content = tf.io.encode_png(pixels).numpy()
     scores = model(decode_inputs(tf.constant([content]), (6, 4, 3), serving))
     [expected] = decode_predictions(tf.sigmoid(scores), 5, NAMES)
+    # A threshold that the third one just reaches, and the others do not.
+    description = json.loads((tags / "model.json").read_text())
+    limits = {name: 1 for name in NAMES}
+    limits[expected[2][1]] = float(expected[2][2]) - 1e-4
+    description["thresholds"] = [*limits.values()]
+    (tags / "model.json").write_text(json.dumps(description))
     models = {
         name: ServedModel(name, folder)
         for name, folder in find_models(tmp_path).items()
@@ -279,6 +329,11 @@ def test_tflite_files(browser, tmp_path):
                 atol=0.001 if name == "floats" else 0.02,
             )
             assert page.locator("#look").is_hidden()
+        page.select_option("#model", "tags")
+        page.locator("#result").wait_for(state="hidden")
+        choose(page, content)
+        [label] = [row.split("\t")[0] for row in classes(page)]
+        assert label == expected[2][1]
 
 
 def test_an_exported_model(browser, served):

@@ -1,6 +1,6 @@
 // The page of the server: a photo, its classes, and where the model looks.
 
-import { nameClasses, prepare } from "./description.js";
+import { chooseClasses, nameClasses, prepare } from "./description.js";
 import { readPhoto } from "./photo.js";
 
 // The signatures of a SavedModel that take image files.
@@ -85,12 +85,15 @@ async function predict(signature, instance) {
     return answer.predictions[0];
 }
 
-// Returns [{name, probability}, ...] for a photo, the highest first.
+// Returns what to show of a photo, see `chooseClasses`.
 async function classify(file) {
     if (CLASSES in signatures) {
-        const answer = await predict(CLASSES, { b64: await read(file) });
-        return answer.labels.map((name, i) =>
-            ({ name, probability: answer.probabilities[i] }));
+        const { labels, probabilities, thresholds } =
+            await predict(CLASSES, { b64: await read(file) });
+        const classes = labels.map((name, i) =>
+            ({ name, probability: probabilities[i], threshold: thresholds?.[i] }));
+        // Of one label, the export says how many.
+        return chooseClasses(classes, thresholds ? MOST_CLASSES : labels.length);
     }
     // A TFLite file cannot read image files, so the page does.
     const { width, channels } = description().input;
@@ -98,7 +101,7 @@ async function classify(file) {
     const numbers = [...prepare(image, description())];
     const instance = group(group(numbers, channels), width);
     const scores = await predict("serving_default", instance);
-    return nameClasses(scores, description()).slice(0, MOST_CLASSES);
+    return chooseClasses(nameClasses(scores, description()), MOST_CLASSES);
 }
 
 // Returns a list in parts of the same size.
@@ -107,7 +110,8 @@ function group(list, size) {
         list.slice(i * size, (i + 1) * size));
 }
 
-function showClasses(classes) {
+function showClasses({ classes, hasNoLabel }) {
+    find("none").hidden = !hasNoLabel;
     find("classes").replaceChildren(...classes.map(({ name, probability }) => {
         const row = document.createElement("tr");
         const bar = document.createElement("progress");

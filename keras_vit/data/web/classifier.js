@@ -20,7 +20,7 @@ async function fetchJson(address) {
   return response.json();
 }
 
-/** Returns [{name, probability}, ...], the highest first. */
+/** See `nameClasses`. */
 async function classify(model, description, image) {
   const scores = await run(model, prepare(image, description));
   return nameClasses(scores, description);

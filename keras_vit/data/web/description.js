@@ -24,10 +24,23 @@ export function prepare(image, description) {
   });
 }
 
-/** Returns [{name, probability}, ...] for the outputs, the highest first. */
-export function nameClasses(scores, { class_names: names, activation }) {
+/** Returns [{name, probability, threshold}, ...] for the outputs, the highest first. */
+export function nameClasses(scores, { class_names: names, activation, thresholds }) {
   const activate = ACTIVATIONS[activation] ?? ((scores) => scores);
   return activate([...scores])
-    .map((probability, i) => ({ name: names[i], probability }))
+    .map((probability, i) => ({ name: names[i], probability, threshold: thresholds?.[i] }))
     .sort((one, other) => other.probability - one.probability);
+}
+
+/**
+ * Returns the classes to show: of several labels those at their thresholds.
+ * Without any, and of one label, they are the first ones.
+ */
+export function chooseClasses(classes, most) {
+  const labels = classes.filter(({ probability, threshold }) => probability >= threshold);
+  const hasThresholds = classes.some(({ threshold }) => threshold !== undefined);
+  return {
+    classes: labels.length ? labels : classes.slice(0, most),
+    hasNoLabel: hasThresholds && !labels.length,
+  };
 }

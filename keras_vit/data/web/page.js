@@ -2,6 +2,7 @@
 
 import { startCamera, stopCamera } from "./camera.js";
 import { loadClassifier } from "./classifier.js";
+import { chooseClasses } from "./description.js";
 import { readPhoto, readPixels } from "./photo.js";
 
 const MOST_CLASSES = 5;
@@ -16,8 +17,8 @@ function say(text, state) {
   document.documentElement.dataset.state = state;
 }
 
-function showClasses(classes) {
-  const rows = classes.slice(0, MOST_CLASSES).map(({ name, probability }) => {
+function showClasses({ classes, hasNoLabel }) {
+  const rows = classes.map(({ name, probability }) => {
     const row = byId("row").content.firstElementChild.cloneNode(true);
     row.dataset.probability = probability;
     row.querySelector(".name").textContent = name;
@@ -26,12 +27,13 @@ function showClasses(classes) {
     return row;
   });
   byId("classes").replaceChildren(...rows);
+  byId("none").hidden = !hasNoLabel;
 }
 
 /** Classifies pixels, and shows the classes and the time. */
 async function answer(image) {
   const start = performance.now();
-  showClasses(await classifier.classify(image));
+  showClasses(chooseClasses(await classifier.classify(image), MOST_CLASSES));
   const milliseconds = Math.round(performance.now() - start);
   const size = `${image.width} x ${image.height} pixels`;
   return `${size}, answered in ${milliseconds} ms on this machine.`;
@@ -89,7 +91,7 @@ async function attempt(action) {
   try {
     await action();
   } catch (error) {
-    byId("classes").replaceChildren();
+    showClasses({ classes: [] });
     say(error.message, "failed");
   }
 }
