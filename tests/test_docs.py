@@ -7,6 +7,7 @@ import dataclasses
 import json
 import pathlib
 import re
+import runpy
 import shlex
 import shutil
 import sys
@@ -45,6 +46,7 @@ GUIDES = (
             "models",
             "train",
             "fine_tune",
+            "labels",
             "unlabelled",
             "experiments",
             "export",
@@ -128,12 +130,20 @@ def run_command(line, environment, *more):
     while "=" in words[0]:
         name, _, value = words.pop(0).partition("=")
         environment = {**environment, name: value}
-    assert words[:2] == [".venv/bin/python", "-m"]
-    words = words[1:]
+    assert words.pop(0) == ".venv/bin/python"
+    if words[0] == "docs/examples/make_scenes.py":
+        # Fewer than the page says.
+        runpy.run_path(str(ROOT / words[0]))["make_scenes"](words[1], 12)
+        return
+    assert words[0] == "-m"
+    output = words[-1] if words[-2] == ">" else None
+    words = words[:-2] if output else words
     if words[1] == "trainers.train":
         words = ["-c", EAGERLY, *words[1:]]
     result = commands.run([*words, *more], environment)
     assert result.returncode == 0, f"{line}: {result.stderr}"
+    if output:
+        pathlib.Path(output).write_text(result.stdout)
 
 
 def shortened(line):
@@ -343,6 +353,15 @@ def saved_alike(names):
     return names["report"].resized and names["report"].reset
 
 
+def reads_back(table):
+    """Return whether a table that predict wrote is read as training data."""
+    from trainers.data.datasets import open_dataset
+
+    dataset = open_dataset(f"csv:{table}")
+    has_all = sum(map(len, dataset.reader.files.values())) == 12
+    return has_all and dataset.has_several_labels
+
+
 CLAIMS = {
     "README.md": lambda names: (
         np.allclose(np.sum(names["probabilities"], -1), 1, rtol=1e-5)
@@ -352,6 +371,7 @@ CLAIMS = {
         and names["answer"]["probabilities"].shape == (1, 5)
     ),
     "docs/weights.md": saved_alike,
+    "docs/labels.md": lambda names: reads_back("found.csv"),
     "docs/index.md": lambda names: names["accuracy"] > 0.8,
     "docs/background/transformer.md": lambda names: names["difference"] < 1e-5,
     "docs/background/masks.md": lambda names: (
@@ -475,7 +495,7 @@ def test_files_that_a_page_names_exist(page):
     )
     made += ("checkpoints/", "inspection/")
     made += ("augreg/",)  # In the bucket of the authors.
-    made += ("dataset_", "patch_size_")
+    made += ("dataset_", "patch_size_", "scenes/", "saved_models/scenes")
     made += ("tensorboard/", "PATH/")
     for path in re.findall(r"`([\w.-]+(?:/[\w.-]+)*(?:\.\w+|/))`", text):
         if "/" not in path or path.startswith(made):

@@ -15,18 +15,18 @@ import runpy
 import numpy as np
 from PIL import Image
 
-COUNT, SIDE = 320, 64
+SIDE = 64  # Of a field, in pixels.
 WALL = 0.5  # Share of the fields.
 
 
-def make_scenes(folder: str):
+def make_scenes(folder: str, count: int = 320):
     """Write the scenes and the table; see the top of this file."""
     place = pathlib.Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     photos = runpy.run_path(pathlib.Path(__file__).parent / "make_photos.py")
     photographs, rng = photos["load_photographs"](), np.random.default_rng(0)
     rows = []
-    for index in range(COUNT):
+    for index in range(count):
         scene, labels = Image.new("RGB", (2 * SIDE, 2 * SIDE)), set()
         for corner in ((0, 0), (SIDE, 0), (0, SIDE), (SIDE, SIDE)):
             field = Image.new(

@@ -48,14 +48,14 @@ class BalancedAccuracy:
 
 
 # Logits are counted in so many bins of equal width between these limits.
-BINS, LIMIT = 1024, 16.0
+BINS, LIMIT = 4096, 16.0
 
 
 @dataclasses.dataclass(frozen=True)
 class MeanAveragePrecision:
     """The mean over the classes of their average precision.
 
-    Of logits that are rounded to 1/32 and cut off at 16, where labels of equal
+    Of logits that are rounded to 1/128 and cut off at 16, where labels of equal
     logits share a threshold: an evaluation computes it without rounding.
 
     Args:
