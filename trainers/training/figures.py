@@ -47,16 +47,18 @@ class BalancedAccuracy:
         return float((hits[has_images] / images[has_images]).mean())
 
 
-# Logits are counted in so many bins of equal width between these limits.
-BINS, LIMIT = 4096, 16.0
+# Logits between these limits are counted in bins of equal width, at most so
+# many for a class, and for all classes together unless they get too wide.
+LIMIT, MOST_BINS, LEAST_BINS, ALL_BINS = 16.0, 4096, 256, 2**21
 
 
 @dataclasses.dataclass(frozen=True)
 class MeanAveragePrecision:
     """The mean over the classes of their average precision.
 
-    Of logits that are rounded to 1/128 and cut off at 16, where labels of equal
-    logits share a threshold: an evaluation computes it without rounding.
+    Of logits that are cut off at 16 and rounded, to 1/128 for up to 512
+    classes, where labels of equal logits share a threshold: an evaluation
+    computes it without rounding.
 
     Args:
         num_classes: Number of classes.
@@ -66,24 +68,30 @@ class MeanAveragePrecision:
     name = "mean_average_precision"
 
     @property
+    def bins(self) -> int:
+        """Number of bins of a class."""
+        fitting = ALL_BINS // self.num_classes
+        return min(max(fitting, LEAST_BINS), MOST_BINS)
+
+    @property
     def size(self) -> int:
         """How many numbers `measure` returns."""
-        return self.num_classes * BINS * 2
+        return self.num_classes * self.bins * 2
 
     def measure(self, labels, logits, weights):
         """Return how many labels of a class and logit are negative, positive.
 
         Shapes:
             labels: (B, C), NaN where unknown. logits: (B, C). weights: (B,), 0
-            for missing images. returns: (C x BINS x 2,).
+            for missing images. returns: (C x bins x 2,).
         """
         is_known = labels == labels
         is_positive = ops.cast(ops.where(is_known, labels, 0.0) > 0.5, "int32")
-        places = (logits + LIMIT) * (BINS / (2 * LIMIT))
-        places = ops.clip(places, 0, BINS - 1)  # NaN is found in the loss.
+        places = (logits + LIMIT) * (self.bins / (2 * LIMIT))
+        places = ops.clip(places, 0, self.bins - 1)  # NaN is found in the loss.
         places = ops.cast(ops.nan_to_num(places), "int32")
         classes = ops.arange(self.num_classes, dtype="int32")
-        places = ((classes * BINS) + places) * 2 + is_positive
+        places = ((classes * self.bins) + places) * 2 + is_positive
         counts = weights[:, None] * ops.cast(is_known, "float32")
         return ops.segment_sum(
             ops.reshape(counts, (-1,)),
@@ -93,7 +101,7 @@ class MeanAveragePrecision:
 
     def report(self, sums: np.ndarray) -> float:
         """Return the figure of sums of `measure`; 0 without positive labels."""
-        counts = sums.reshape(self.num_classes, BINS, 2)[:, ::-1]
+        counts = sums.reshape(self.num_classes, self.bins, 2)[:, ::-1]
         positives = counts[..., 1].sum(-1)
         has_positives = positives > 0
         if not has_positives.any():

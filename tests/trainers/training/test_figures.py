@@ -5,8 +5,9 @@ import pytest
 import sklearn.metrics
 
 from trainers.training.figures import (
-    BINS,
+    LEAST_BINS,
     LIMIT,
+    MOST_BINS,
     BalancedAccuracy,
     MeanAveragePrecision,
 )
@@ -55,8 +56,9 @@ def test_mean_average_precision(batches):
     labels[..., 3] = 0  # A class without positives.
     labels[random.random(labels.shape) < 0.2] = np.nan
     logits[0, 0] = [1e6, -1e6, 100, -100]
-    found = total(MeanAveragePrecision(4), labels, logits, weights)
-    step = 2 * LIMIT / BINS
+    figure = MeanAveragePrecision(4)
+    found = total(figure, labels, logits, weights)
+    step = 2 * LIMIT / figure.bins
     rounded = np.floor(np.clip(logits, -LIMIT, LIMIT - step) / step)
     values = []
     for c in range(3):
@@ -67,6 +69,11 @@ def test_mean_average_precision(batches):
             )
         )
     assert found == pytest.approx(np.mean(values), abs=1e-6)
+
+
+def test_many_classes_have_fewer_bins():
+    sizes = [MeanAveragePrecision(n).bins for n in (1, 512, 2048, 10**5)]
+    assert sizes == [MOST_BINS, MOST_BINS, 1024, LEAST_BINS]
 
 
 def test_without_positives_it_is_zero():
