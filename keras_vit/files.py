@@ -22,8 +22,7 @@ def atomic_write(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     """
     path = pathlib.Path(path)
     with naming_path(path):
-        check_parents(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_parents(path)
         handle, draft = tempfile.mkstemp(
             prefix=f"{DRAFT}{path.stem}-", suffix=path.suffix, dir=path.parent
         )
@@ -59,6 +58,19 @@ def naming_path(path: pathlib.Path) -> Iterator[None]:
         raise OSError(error.errno, reason, str(path)) from error
 
 
+def make_parents(path: pathlib.Path):
+    """Make the folders that a new file or folder is to be in.
+
+    Args:
+        path: The file or folder.
+
+    Raises:
+        NotADirectoryError: If one of them is a file.
+    """
+    check_parents(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+
 def check_parents(path: pathlib.Path):
     """Raise a NotADirectoryError if a file is where a folder must be.
 
@@ -84,8 +96,7 @@ def draft_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
         path: The file or folder to write. Missing parents are created.
     """
     path = pathlib.Path(path).absolute()
-    check_parents(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_parents(path)
     with (
         naming_path(path),
         tempfile.TemporaryDirectory(

@@ -112,7 +112,8 @@ def find_problems(config: "ViTConfig") -> Iterator[tuple[str, ...]]:
         yield "must divide `width`", "pooling_heads", "width"
     h, w = config.feature_size
     has_rest = bool(h % config.patch_size or w % config.patch_size)
-    if min(h, w) < config.patch_size or has_rest > config.ignore_border:
+    is_cut = has_rest and not config.ignore_border
+    if min(h, w) < config.patch_size or is_cut:
         rule = "must divide the image, or the feature map of its stem"
         yield f"{rule}, {h}x{w}", "patch_size", "image_size"
     if len(config.preprocessing.mean) not in (1, config.channels):
