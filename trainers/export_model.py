@@ -40,7 +40,6 @@ from trainers.commands import (
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import BadExamples
 from trainers.data.labels import LabelOptions
-from trainers.evaluation.label_scores import DEFAULT_THRESHOLD
 from trainers.evaluation.predictions import take_images
 from trainers.models.factory import with_patch_size
 from trainers.paths import Path, RemotePath, as_path, write_atomically
@@ -192,7 +191,7 @@ def export_source(
         class_names=find_class_names(source, dataset, model),
         top=top,
         activation=activation or source.activation,
-        thresholds=find_thresholds(source, model),
+        thresholds=source.used_thresholds,
         preprocessing=Preprocessing(augmentation.normalization),
         image_steps=image_steps,
         use_attention=use_attention,
@@ -239,15 +238,6 @@ def find_class_names(
     if names is None:  # It is of no run.
         names = dataset.model_class_names
     return names if len(names) == model.output_shape[-1] else None
-
-
-def find_thresholds(
-    source: RunFolder | NamedModel, model: keras.Model
-) -> list[float] | None:
-    """Return the threshold of each of several labels; None for one label."""
-    if not source.has_several_labels:
-        return None
-    return source.thresholds or [DEFAULT_THRESHOLD] * model.output_shape[-1]
 
 
 if __name__ == "__main__":

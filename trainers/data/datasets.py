@@ -220,8 +220,7 @@ def open_dataset(
     reader = _open_reader(name, data_dir, labels)
     train_split = train_split or reader.train_split
     train_split = train_split or find_split(reader.splits, TRAIN_SPLITS)
-    eval_split = eval_split or reader.eval_split
-    eval_split = eval_split or find_split(reader.splits, EVAL_SPLITS)
+    eval_split = find_eval_split(reader, eval_split)
     if eval_split is None:
         raise ValueError(
             f"`dataset` must have a split called {' or '.join(EVAL_SPLITS)}, "
@@ -235,6 +234,17 @@ def open_dataset(
         if split is not None:
             locate_split(name, reader.splits, split, argument)
     return ImageDataset(name, reader, train_split, eval_split)
+
+
+def find_eval_split(reader: ExampleReader, split: str | None) -> str | None:
+    """Return the split to evaluate on, None if there is none.
+
+    Args:
+        reader: Reads the data set.
+        split: The split that the user names, or None for that of the data set.
+    """
+    split = split or reader.eval_split
+    return split or find_split(reader.splits, EVAL_SPLITS)
 
 
 def _open_reader(name, data_dir, labels):

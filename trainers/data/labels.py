@@ -1,7 +1,7 @@
 """Labels of images: one class each, or several that are independent."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 
@@ -16,10 +16,19 @@ class LabelSet(NamedTuple):
     present: tuple
     unknown: tuple = ()
 
-    def map(self, function) -> "LabelSet":
-        """Return the labels with a function applied to each class, once."""
-        parts = (dict.fromkeys(map(function, part)) for part in self)
-        return LabelSet(*map(tuple, parts))
+
+def renamed(label, function: Callable):
+    """Return a label of either kind with a function applied to each class.
+
+    Args:
+        label: A class, or a LabelSet.
+        function: Takes a class, a name or a number.
+    """
+    if not isinstance(label, LabelSet):
+        return function(label)
+    # Two names may become one.
+    parts = (dict.fromkeys(map(function, part)) for part in label)
+    return LabelSet(*map(tuple, parts))
 
 
 class LabelOptions(NamedTuple):
@@ -37,6 +46,8 @@ class LabelOptions(NamedTuple):
 
 
 AUTO = LabelOptions()
+# The least probability of a label that is given.
+DEFAULT_THRESHOLD = 0.5
 # Between labels in a cell, the preferred one first.
 SEPARATORS = ("|", ";", ",")
 

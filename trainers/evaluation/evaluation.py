@@ -10,9 +10,8 @@ import numpy as np
 
 from keras_vit.models.features import name_activation
 from trainers.augment.augmentation import parse_augmentation
-from trainers.data.datasets import ImageDataset
+from trainers.data.datasets import ImageDataset, find_eval_split
 from trainers.data.decoding import BadExamples
-from trainers.data.splits import EVAL_SPLITS, find_split
 from trainers.evaluation.evaluation_page import write_evaluation_page
 from trainers.evaluation.image_predictions import (
     PREDICTIONS_NAME,
@@ -170,9 +169,7 @@ def name_chosen(
     chosen = ["model"] if recipe.keep_best else []
     if source.thresholds is not None:
         chosen.append("thresholds")
-    reader = dataset.reader
-    split = recipe.eval_split or reader.eval_split
-    own = dataset.ranges(split or find_split(reader.splits, EVAL_SPLITS))
+    own = dataset.ranges(find_eval_split(dataset.reader, recipe.eval_split))
     is_shared = any(
         name == own_name and first < own_last and own_first < last
         for name, first, last in dataset.ranges(dataset.eval_split)
@@ -367,8 +364,9 @@ def check_kind_of_labels(source, dataset):
         kind = "several" if source.has_several_labels else "one"
         raise ValueError(
             f"`labels` must be {kind}, as the model has learned: each image "
-            f"has {KINDS[kind]}. Received: dataset={dataset.name!r}, whose "
-            f"images have {KINDS[OTHER_KIND[kind]]}; model={str(source)!r}"
+            f"has {KINDS[source.has_several_labels]}. Received: "
+            f"dataset={dataset.name!r}, whose images have "
+            f"{KINDS[dataset.has_several_labels]}; model={str(source)!r}"
         )
 
 
@@ -423,7 +421,7 @@ def check_logits(model: keras.Model, dataset: ImageDataset):
         )
 
 
-KINDS = {"one": "one class", "several": "any number of labels"}
-OTHER_KIND = {"one": "several", "several": "one"}
+# By whether images have several labels.
+KINDS = {False: "one class", True: "any number of labels"}
 NUM_CLASSES_NAMED = 5
 LONGEST_NAME = 60  # Of a folder, in characters of up to 4 bytes.

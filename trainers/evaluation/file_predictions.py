@@ -18,7 +18,6 @@ from trainers.data.readers.image_paths import (
     list_images,
     printable,
 )
-from trainers.evaluation.label_scores import DEFAULT_THRESHOLD
 from trainers.evaluation.predictions import load_image, predict_probabilities
 from trainers.training.run_folder import (
     NamedModel,
@@ -145,9 +144,7 @@ def predict_each(
     num_classes = model.output_shape[-1]
     if names is None and num_classes != 1000:
         names = [str(index) for index in range(num_classes)]
-    thresholds = []
-    if source.has_several_labels:
-        thresholds = source.thresholds or [DEFAULT_THRESHOLD] * num_classes
+    thresholds = source.used_thresholds or ()
     rest = iter(paths)
     while batch := list(itertools.islice(rest, BATCH_SIZE)):
         images, faults = {}, {}

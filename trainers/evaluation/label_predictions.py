@@ -15,7 +15,7 @@ from trainers.evaluation.image_predictions import (
     each_once,
     own,
 )
-from trainers.evaluation.label_scores import sigmoid
+from trainers.evaluation.label_scores import find_mistakes, sigmoid
 from trainers.paths import Path, read_written, write_csv_file
 from trainers.training.pictures import plot_texts, shorten
 
@@ -43,8 +43,8 @@ class LabelPrediction(NamedTuple):
     @property
     def is_right(self) -> bool:
         """Whether all known labels are right."""
-        alarms = self.decisions & (self.labels == 0)
-        return not (alarms | (~self.decisions & (self.labels == 1))).any()
+        alarms, missed = find_mistakes(self.decisions, self.labels)
+        return not (alarms | missed).any()
 
 
 def write_label_predictions(
@@ -142,7 +142,7 @@ class LabelExamples(Examples):
         texts = []
         for row, is_given, label in zip(probabilities, decisions, labels):
             kinds = np.select(
-                [is_given & (label == 0), ~is_given & (label == 1), is_given],
+                [*find_mistakes(is_given, label), is_given],
                 ["not ", "missed ", ""],
                 None,
             )
@@ -220,9 +220,10 @@ class TellingLabels:
         decisions = probabilities >= thresholds
         with np.errstate(divide="ignore"):
             borders = np.log(thresholds) - np.log1p(-thresholds)
+        alarms, missed = find_mistakes(decisions, labels)
         rankings = (
-            (decisions & (labels == 0), -probabilities),
-            (~decisions & (labels == 1), probabilities),
+            (alarms, -probabilities),
+            (missed, probabilities),
             (~np.isnan(labels), np.abs(logits - borders)),
         )
         for cases, (is_one, ranks) in zip(self._lists, rankings):

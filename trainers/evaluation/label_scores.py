@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trainers.data.labels import parse_goal
+from trainers.data.labels import DEFAULT_THRESHOLD, parse_goal
 from trainers.evaluation.scores import (
     MOST_CLASSES,
     Bin,
@@ -18,8 +18,6 @@ from trainers.evaluation.scores import (
     calibration_error,
     wilson_interval,
 )
-
-DEFAULT_THRESHOLD = 0.5
 
 
 def rank_rows(
@@ -136,6 +134,21 @@ def sigmoid_losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(labels), 0.0, losses).sum(-1)
 
 
+def find_mistakes(
+    decisions: np.ndarray, labels: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return which labels are given falsely, and which ones are missed.
+
+    Shapes:
+        decisions, labels, returns: (..., C) each.
+
+    Args:
+        decisions: Whether the labels are given.
+        labels: 1, 0 or NaN.
+    """
+    return decisions & (labels == 0), ~decisions & (labels == 1)
+
+
 def choose_thresholds(
     probabilities: np.ndarray, labels: np.ndarray, goal: str = "f1"
 ) -> list[float]:
@@ -223,11 +236,11 @@ class LabelTally:
         """
         self._batches.append((logits, labels))
         decisions = self.decide(sigmoid(logits))
-        alarms = decisions & (labels == 0)
+        alarms, missed = find_mistakes(decisions, labels)
         if self.confusion is not None:
             present = (labels == 1).astype(int)
             self.confusion += present.T @ alarms.astype(int)
-        return ~(alarms | (~decisions & (labels == 1))).any(-1)
+        return ~(alarms | missed).any(-1)
 
     def decide(self, probabilities: np.ndarray) -> np.ndarray:
         """Return which labels are given to images.

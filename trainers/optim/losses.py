@@ -100,10 +100,19 @@ def asymmetric(labels, logits, weights=1.0):
     )
 
 
+def split_unknown(labels):
+    """Return which of several labels are known, and the labels without NaN.
+
+    Shapes:
+        labels: (B, C), NaN where unknown. returns: twice (B, C).
+    """
+    is_known = ops.logical_not(ops.isnan(labels))
+    return is_known, ops.where(is_known, labels, 0.0)
+
+
 def _sum_known(labels, positive, negative):
     """Return the losses (B,) of labels (B, C), of which NaN does not count."""
-    is_known = labels == labels
-    labels = ops.where(is_known, labels, 0.0)
+    is_known, labels = split_unknown(labels)
     losses = labels * positive + (1.0 - labels) * negative
     return ops.sum(ops.where(is_known, losses, 0.0), axis=-1)
 
@@ -138,8 +147,8 @@ def are_all_right(labels, logits):
     Shapes:
         labels: (B, C), NaN where unknown. logits: (B, C). returns: (B,), bools.
     """
-    is_known = labels == labels
-    is_right = (ops.where(is_known, labels, 0.0) > 0.5) == (logits >= 0)
+    is_known, labels = split_unknown(labels)
+    is_right = (labels > 0.5) == (logits >= 0)
     return ops.all(ops.logical_or(is_right, ops.logical_not(is_known)), -1)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from keras import ops
 
-from trainers.optim.losses import is_best_class
+from trainers.optim.losses import is_best_class, split_unknown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +85,8 @@ class MeanAveragePrecision:
             labels: (B, C), NaN where unknown. logits: (B, C). weights: (B,), 0
             for missing images. returns: (C x bins x 2,).
         """
-        is_known = labels == labels
-        is_positive = ops.cast(ops.where(is_known, labels, 0.0) > 0.5, "int32")
+        is_known, labels = split_unknown(labels)
+        is_positive = ops.cast(labels > 0.5, "int32")
         places = (logits + LIMIT) * (self.bins / (2 * LIMIT))
         places = ops.clip(places, 0, self.bins - 1)  # NaN is found in the loss.
         places = ops.cast(ops.nan_to_num(places), "int32")

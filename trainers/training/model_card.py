@@ -278,12 +278,12 @@ def _describe_figures(figures):
 
 def _describe_answers(run):
     """Return what a model says of an image, and from which probabilities."""
-    if not run.has_several_labels:
+    thresholds = run.used_thresholds
+    if thresholds is None:
         return (
             "It knows these classes alone: an image of anything else gets one "
             "of them as well."
         )
-    thresholds = run.thresholds or [0.5] * len(run.load_class_names())
     lowest, highest = min(thresholds), max(thresholds)
     shown = f"{lowest:.4g}"
     if lowest != highest:

@@ -30,6 +30,7 @@ from keras_vit.preprocessing.model_inputs import input_preprocessing
 from keras_vit.progress import scale
 from trainers.augment.augmentation import line_of
 from trainers.data.file_lists import FILE_LISTS
+from trainers.data.labels import DEFAULT_THRESHOLD
 from trainers.models.initial_model import find_model_file
 from trainers.models.resnets import is_bit_resnet
 from trainers.paths import (
@@ -346,6 +347,14 @@ class RunFolder:
         """
         return self._read(take_thresholds)
 
+    @property
+    def used_thresholds(self) -> list[float] | None:
+        """The thresholds that predictions use; None for one label an image."""
+        if not self.has_several_labels:
+            return None
+        count = len(self.load_class_names())
+        return self.thresholds or [DEFAULT_THRESHOLD] * count
+
     def load_num_images(self) -> int | None:
         """Return the number of training images; None if it is not known."""
         return self._read(lambda content: content.get("num_images"))
@@ -529,6 +538,11 @@ class NamedModel:
     def thresholds(self) -> list[float] | None:
         """The least probability of each label in a run; None for 0.5."""
         return self._run.thresholds if self._run else None
+
+    @property
+    def used_thresholds(self) -> list[float] | None:
+        """Those that predictions use; None for one label an image."""
+        return self._run.used_thresholds if self._run else None
 
     @property
     def digest(self) -> str | None:

@@ -60,6 +60,14 @@ def recipe(table):
     )
 
 
+def judge(run, dataset):
+    """Return the labels of the test images, and the logits of Keras."""
+    images = [image for image, _ in dataset.examples("test")]
+    pixels = np.stack(images).astype("float32")
+    logits = run.load_model().predict(pixels / 127.5 - 1, verbose=0)
+    return dataset.labels("test"), logits
+
+
 def test_the_data_decide_and_the_best_ranking_is_kept(recipe, tmp_path):
     trainer = prepare(recipe, str(tmp_path / "run"))
     assert (trainer.recipe.labels, trainer.recipe.loss) == (
@@ -74,12 +82,7 @@ def test_the_data_decide_and_the_best_ranking_is_kept(recipe, tmp_path):
     scores = [row["val_mean_average_precision"] for row in rows]
     assert len(scores) == 2 and min(scores) > 0
     # The figures are those of the model that is kept.
-    dataset = trainer.dataset
-    images = [image for image, _ in dataset.examples("test")]
-    labels = dataset.labels("test")
-    logits = run.load_model().predict(
-        np.stack(images).astype("float32") / 127.5 - 1, verbose=0
-    )
+    labels, logits = judge(run, trainer.dataset)
     best = rows[int(np.argmax(scores))]
     losses = LOSSES["sigmoid"].function(labels, logits)
     assert np.mean(losses) == pytest.approx(best["val_loss"], rel=1e-4)
@@ -94,11 +97,7 @@ def test_thresholds_of_the_kept_model_are_saved_and_stay(recipe, tmp_path):
     trainer = prepare(recipe, str(tmp_path / "run"))
     trainer.train(train.choose_thresholds)
     run = RunFolder(tmp_path / "run")
-    images = [image for image, _ in trainer.dataset.examples("test")]
-    labels = trainer.dataset.labels("test")
-    logits = run.load_model().predict(
-        np.stack(images).astype("float32") / 127.5 - 1, verbose=0
-    )
+    labels, logits = judge(run, trainer.dataset)
     probabilities = 1 / (1 + np.exp(-logits.astype("float64")))
     want = choose_thresholds(probabilities, labels, "precision:0.8")
     np.testing.assert_allclose(run.thresholds, want, rtol=1e-5)

@@ -185,12 +185,13 @@ def _read_labels(path, header, cells, options):
         texts = [(row[of_set] or "").strip() for row in lines]
         labels = split_cells(texts, options.separator)
     else:
+        rows = ({name: _mark(row[name]) for name in classes} for row in lines)
         labels = [
             LabelSet(
-                tuple(n for n in classes if _mark(row[n]) == 1),
-                tuple(n for n in classes if _mark(row[n]) is None),
+                tuple(name for name, mark in row.items() if mark == 1),
+                tuple(name for name, mark in row.items() if mark is None),
             )
-            for row in lines
+            for row in rows
         ]
     return of_path, of_split, labels
 

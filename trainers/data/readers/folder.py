@@ -49,25 +49,22 @@ def list_image_folder(
             classes, or there are neither splits nor two classes.
         OSError: If a file cannot be read.
     """
-    path = os.path.expanduser(path)
+    path, has_several = os.path.expanduser(path), options.kind == "several"
     if _has_splits(path):
         files = _list_splits(path)
-        if options.kind == "several":
-            files = {split: _join_copies(rows) for split, rows in files.items()}
+        if has_several:
+            for split, rows in files.items():
+                contents = place_by_content([path for path, _ in rows])
+                files[split] = merge_rows(rows, contents)
     else:
         files = _list_classes(path)
         if not files:
             raise _not_of_the_form(path)
         _check_depth(path, files)
         _check_is_no_split(path, {label for _, label in files})
-        if options.kind == "several":
-            files = _join_copies(files)
-        files = split_by_content(files, f"folder:{path}")
+        name = f"folder:{path}"
+        files = split_by_content(files, name, joins_copies=has_several)
     return files
-
-
-def _join_copies(rows):
-    return merge_rows(rows, place_by_content([path for path, _ in rows]))
 
 
 def list_folders(path: str) -> list[str]:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_vit.preprocessing.decoding import decode_image
 from trainers.data.decoding import traced
-from trainers.data.labels import LabelSet
+from trainers.data.labels import LabelSet, renamed
 from trainers.data.readers.image_paths import printable
 from trainers.data.splits import count_split
 
@@ -72,7 +72,9 @@ class ImageFiles:
             order = list(class_names)
         new = [order.index(name) for name in own]
         files = {
-            split: [(path, _renamed(label, new)) for path, label in rows]
+            split: [
+                (path, renamed(label, new.__getitem__)) for path, label in rows
+            ]
             for split, rows in self.files.items()
         }
         return dataclasses.replace(self, class_names=order, files=files)
@@ -111,13 +113,6 @@ def to_vector(numbers: tf.Tensor, num_classes: int) -> tf.Tensor:
     return tf.tensor_scatter_nd_update(zeros, places, values)
 
 
-def _renamed(label, new):
-    """Return a label whose classes are those of a list or a mapping."""
-    if isinstance(label, LabelSet):
-        return label.map(lambda name: new[name])
-    return new[label]
-
-
 def number_classes(
     files: dict[str, list[tuple[str, str | LabelSet]]],
 ) -> ImageFiles:
@@ -146,13 +141,11 @@ def number_classes(
     names = sorted(shown.values())
     place = {name: index for index, name in enumerate(names)}
 
-    def number(label):
-        if isinstance(label, LabelSet):
-            return label.map(number)
-        return place[shown[normal_form(label)]]
+    def number(name):
+        return place[shown[normal_form(name)]]
 
     numbered = {
-        split: [(file, number(label)) for file, label in rows]
+        split: [(file, renamed(label, number)) for file, label in rows]
         for split, rows in files.items()
     }
     return ImageFiles(names, numbered, several)

@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 
-from trainers.data.labels import classes_of
+from trainers.data.labels import classes_of, merge_rows
 
 
 def list_images(folder: str) -> list[str]:
@@ -172,7 +172,10 @@ NUM_THREADS = 16  # They wait for the disk.
 
 
 def split_by_content(
-    files: Sequence[tuple], dataset: str, least_classes: int = 2
+    files: Sequence[tuple],
+    dataset: str,
+    least_classes: int = 2,
+    joins_copies: bool = False,
 ) -> dict[str, list[tuple]]:
     """Split files into `train` and `test`.
 
@@ -187,6 +190,8 @@ def split_by_content(
         files: (path, label) pairs.
         dataset: Name of the data set, for errors.
         least_classes: Smallest number of classes.
+        joins_copies: Whether files of equal content are one image that has
+            the labels of all of them.
 
     Returns:
         The pairs of each split, in an order that depends on the content as
@@ -205,6 +210,8 @@ def split_by_content(
             f"{', '.join(map(repr, classes)) or 'none'}"
         )
     places = place_by_content([path for path, _ in files])
+    if joins_copies:
+        files, places = merge_rows(files, places), dict.fromkeys(places)
     rows = sorted(
         zip(places, files),
         key=lambda row: (row[0], row[1][0], classes_of(row[1][1])),

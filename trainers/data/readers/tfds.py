@@ -14,6 +14,7 @@ import tensorflow_datasets as tfds
 
 from trainers.data.labels import AUTO, LabelOptions
 from trainers.data.readers.dataset_row import DatasetRow, LabelRule
+from trainers.data.readers.image_files import to_vector
 from trainers.data.readers.vtab import VTAB_TASKS
 from trainers.data.splits import count_examples, count_split, take_ranges
 
@@ -323,8 +324,7 @@ def find_label(
         )
 
     def mark(example):
-        marks = tf.one_hot(example[name], item.num_classes)
-        return tf.minimum(tf.reduce_sum(marks, 0), 1.0)
+        return to_vector(example[name] + 1, item.num_classes)
 
     return LabelRule(item.names, {name: True}, mark, True)
 
