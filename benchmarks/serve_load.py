@@ -66,7 +66,8 @@ def expect(model: keras.Model, files: list[bytes]) -> list[dict]:
     images = decode_inputs(
         np.array(files, object), model.input_shape[1:], serving
     )
-    found = name_classes({name_output(model, None): model(images)}, serving)
+    name = name_output(model, None)
+    found = name_classes({name: model(images)}, name, serving)
     return [
         {
             "labels": [label.decode() for label in labels],

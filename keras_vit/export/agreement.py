@@ -233,17 +233,56 @@ def compare_outputs(
             faults.append(f"{name}: expected {want.shape}, got {shape}")
         elif name == "thresholds" and "labels" in expected:
             pass  # They have the places of the labels.
+        elif name in ("score", "is_known"):
+            pass  # Of an image, not of its classes.
         elif want.dtype.kind not in "OSU" and want.size:
             agreements[name] = compare(want, found, tolerance, decide)
     if agreements:
         report = join(agreements)
         faults += report.faults
+    warnings = report.warnings
+    if "score" in expected and not faults:
+        found, more = _judge_known(expected, outputs, tolerance)
+        faults, warnings = [*faults, *found], (*warnings, *more)
     if "labels" in expected and not faults:
         width = max(1e-5, 2 * report.max_difference)
         faults += _find_wrong_labels(expected, outputs, width)
         if "thresholds" in expected and not faults:
             faults += _find_wrong_thresholds(expected, outputs)
-    return dataclasses.replace(report, faults=tuple(faults))
+    return dataclasses.replace(report, faults=tuple(faults), warnings=warnings)
+
+
+def _judge_known(expected, outputs, tolerance):
+    """Return faults and warnings of `score` and `is_known`, (B,) each.
+
+    One threshold must explain which images both know. Where scores are
+    approximate, most images must be decided alike, except for those whose
+    score is within a tenth of the deviation from the threshold.
+    """
+    want, score = expected["score"], outputs["score"]
+    known, found = expected["is_known"], outputs["is_known"].astype(bool)
+    limits = dataclasses.replace(tolerance, cosine=-1.0, top1_agreement=0.0)
+    limits = dataclasses.replace(limits, expected_top1_agreement=0.0)
+    faults = [f"score: {x}" for x in compare([want], [score], limits).faults]
+    least = max(tolerance.top1_agreement, tolerance.expected_top1_agreement)
+    band = 0.1 * np.std(want) if least else 0.0
+    low, high = _edges(want, known)
+    found_low, found_high = _edges(score, found)
+    if max(low, found_low) - band >= min(high, found_high):
+        faults.append("is_known: another threshold than that of the model")
+    is_near = np.minimum(np.abs(want - low), np.abs(want - high)) <= band
+    share = np.mean((known == found) | is_near)
+    text = f"is_known: {share:.2%} of the images are decided alike"
+    if share < tolerance.top1_agreement:
+        return [*faults, f"{text}; {tolerance.top1_agreement:.0%} must"], []
+    return faults, [text] if share < tolerance.expected_top1_agreement else []
+
+
+def _edges(scores, known):
+    """Return the scores between which a threshold lies."""
+    return scores[~known].max(initial=-np.inf), scores[known].min(
+        initial=np.inf
+    )
 
 
 def join(agreements: Mapping[str, Agreement]) -> Agreement:

@@ -25,6 +25,7 @@ from keras_vit.export.agreement import (
     run_in_batches,
     size_on_disk,
 )
+from keras_vit.known import KnownScore, with_features
 from keras_vit.layers.base import is_quantized
 from keras_vit.models import FlexibleVisionTransformer, VisionTransformer
 from keras_vit.models.features import (
@@ -58,6 +59,8 @@ class Serving:
         thresholds: If an image may have several labels, the probability from
             which it has each of them, in the order of the outputs; the
             activation must be "sigmoid". Default: an image has one label.
+        known: Tells whether an image shows what the model has learned; then
+            exports have the outputs `score` and `is_known`, (B,) each.
         preprocessing: How images are resized, cropped and normalised.
             Default: as the model states, see `input_preprocessing`; for one
             that scales no pixels, as in `Preprocessing()`.
@@ -74,6 +77,7 @@ class Serving:
     top: int | None = None
     activation: str = "softmax"
     thresholds: Sequence[float] | None = None
+    known: KnownScore | None = None
     preprocessing: Preprocessing | None = None
     image_steps: Sequence[Mapping] | None = None
     use_attention: bool = False
@@ -140,6 +144,15 @@ def check_serving(model: keras.Model, serving: Serving):
         )
     if serving.thresholds is not None:
         check_thresholds(serving, num_classes, is_classifier)
+    if serving.known is not None and (
+        name_output(model, serving.output) != "logits"
+        or serving.thresholds is not None
+    ):
+        raise ValueError(
+            "`known` is for a model that returns logits, of which an image has "
+            "one class. Received: "
+            + ("thresholds" if serving.thresholds is not None else model.name)
+        )
     channels, settings = model.input_shape[-1], serving.settings
     if len(settings.mean) not in (1, channels):
         raise ValueError(
@@ -176,7 +189,10 @@ def check_thresholds(serving: Serving, num_classes: int, is_classifier: bool):
 
 
 def make_forward(
-    model: keras.Model, output: str | None = None, is_short: bool = True
+    model: keras.Model,
+    output: str | None = None,
+    is_short: bool = True,
+    known: KnownScore | None = None,
 ) -> Callable:
     """Return a function that computes the outputs and features of `model`.
 
@@ -188,16 +204,35 @@ def make_forward(
     Shapes:
         The function takes images (B, H, W, C) and returns a dict: the outputs
         under the name that `name_output` returns, and "features" (B, D), the
-        input of the head, which is the last layer with weights.
+        input of the head, which is the last layer with weights. With `known`
+        also "score" and "is_known", (B,).
     """
     name = name_output(model, output)
     compute = split_at_head(model, name != "features", is_short)
 
     def forward(images):
         features, outputs = compute(images)
-        return {"features": features, name: outputs}
+        found = {"features": features, name: outputs}
+        if known is not None:
+            scores = known(features, outputs)
+            found |= {"score": scores, "is_known": known.is_known(scores)}
+        return found
 
     return forward
+
+
+def select_answers(outputs: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the outputs of an export: those of `make_forward`, in float32.
+
+    Args:
+        outputs: What the function returned.
+        name: The name of the outputs of the model.
+    """
+    return {
+        key: x if key == "is_known" else keras.ops.cast(x, "float32")
+        for key, x in outputs.items()
+        if key in (name, "score", "is_known")
+    }
 
 
 KEY = "keras_vit"  # Of the description in ONNX and OpenVINO files.
@@ -392,7 +427,9 @@ class ExportRequest:
         `deviation` of each channel is the input. `output` is the kind of
         output, and `activation` is the function that turns it into
         probabilities. `thresholds` are there only if an image may have several
-        labels: it has those whose probabilities reach theirs.
+        labels: it has those whose probabilities reach theirs. `known` is there
+        only if the export tells known images: its kind of score, and the
+        threshold that the score of a known image reaches.
 
         Args:
             pixels_per_side: If the input is uint8, the number of its pixels
@@ -432,7 +469,37 @@ class ExportRequest:
         }
         if serving.thresholds is not None:
             description["thresholds"] = [*map(float, serving.thresholds)]
+        if serving.known is not None:
+            description["known"] = {
+                "score": serving.known.kind,
+                "threshold": float(serving.known.threshold),
+            }
         return description
+
+    @functools.cached_property
+    def _with_features(self):
+        return functools.cache(with_features)
+
+    def answer(
+        self, model: keras.Model, images: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Return what `model` answers to images, by the outputs of an export.
+
+        Args:
+            model: The model, or the one in float32.
+            images: (B, H, W, C), in its range.
+        """
+        known = self.serving.known
+        if known is None:
+            return {self.output: expected_outputs(model, images)}
+        found = expected_outputs(self._with_features(model), images)
+        features, outputs = np.split(found, [-model.output_shape[-1]], axis=1)
+        scores = keras.ops.convert_to_numpy(known(features, outputs))
+        return {
+            self.output: outputs,
+            "score": scores,
+            "is_known": known.is_known(scores),
+        }
 
     @functools.cached_property
     def decide(self) -> Callable[[np.ndarray], np.ndarray] | None:
@@ -446,16 +513,16 @@ class ExportRequest:
         return lambda outputs: outputs >= limits
 
     @functools.cached_property
-    def expected(self) -> np.ndarray:
-        """The outputs of the model."""
-        return expected_outputs(self.model, self.images)
+    def expected(self) -> dict[str, np.ndarray]:
+        """What the model answers to the images."""
+        return self.answer(self.model, self.images)
 
     @functools.cached_property
-    def float32_expected(self) -> np.ndarray:
-        """The outputs of the model in float32."""
+    def float32_expected(self) -> dict[str, np.ndarray]:
+        """What the model answers in float32."""
         if self.float32_model is self.model:
             return self.expected
-        return expected_outputs(self.float32_model, self.images)
+        return self.answer(self.float32_model, self.images)
 
     @functools.cached_property
     def float32_faults(self) -> tuple[str, ...]:
@@ -463,7 +530,9 @@ class ExportRequest:
         if self.float32_model is self.model:
             return ()
         found = compare(
-            self.expected, self.float32_expected, Tolerance(cosine=0.99)
+            self.expected[self.output],
+            self.float32_expected[self.output],
+            Tolerance(cosine=0.99),
         )
         return tuple(f"the model in float32: {x}" for x in found.faults)
 
@@ -477,9 +546,8 @@ class ExportRequest:
         if inputs is None:
             inputs, expected = self.images, self.float32_expected
         else:
-            expected = expected_outputs(self.float32_model, seen)
-        outputs = {self.output: expected}
-        return [Question(inputs, outputs, decide=self.decide)]
+            expected = self.answer(self.float32_model, seen)
+        return [Question(inputs, expected, decide=self.decide)]
 
 
 class Question(NamedTuple):

@@ -1,6 +1,7 @@
 """The exported web page in headless Chromium, with the real LiteRT.js."""
 
 import base64
+import dataclasses
 import functools
 import http.server
 import io
@@ -17,6 +18,7 @@ from sklearn.datasets import load_sample_images
 from keras_vit.export import Serving, export_file
 from keras_vit.export.formats.saved_model import decode_inputs
 from keras_vit.export.formats.web import fetch_engine
+from keras_vit.known import KnownScore
 from keras_vit.preprocessing.description import (
     central_crop_step,
     resize_small_step,
@@ -47,7 +49,17 @@ def sharp_model():
 
 
 @pytest.fixture(scope="module")
-def site(sharp_model, tmp_path_factory):
+def known(sharp_model):
+    """Return a score that about half of the files reach."""
+    score = KnownScore("energy")
+    scores = np.sort([energy_of(sharp_model, x) for x in FILES.values()])
+    gaps = np.diff(scores)
+    i = 4 + np.argmax(gaps[4:-4])
+    return dataclasses.replace(score, threshold=float(scores[i : i + 2].mean()))
+
+
+@pytest.fixture(scope="module")
+def site(sharp_model, known, tmp_path_factory):
     """Return a folder with a page, below the root of a web server."""
     patch = pytest.MonkeyPatch()
     # Without a network, npm would try again for a minute.
@@ -76,6 +88,13 @@ def site(sharp_model, tmp_path_factory):
         serving=Serving(
             class_names=NAMES, activation="sigmoid", thresholds=THRESHOLDS
         ),
+    )
+    export_file(
+        sharp_model,
+        folder / "known",
+        images.astype("float32"),
+        "web",
+        serving=Serving(class_names=NAMES, known=known),
     )
     return folder
 
@@ -164,6 +183,12 @@ FILES = {
 }
 
 
+def energy_of(model, content):
+    images = decode_inputs(tf.constant([content]), (*SIZE, 3), Serving())
+    [logits] = model.predict_on_batch(images)
+    return float(tf.reduce_logsumexp(logits))
+
+
 def show(visit, name, content, state="answered"):
     """Choose a file as a user does; return the text of the page."""
     visit.page.evaluate("document.documentElement.dataset.state = 'asked'")
@@ -249,7 +274,9 @@ def test_several_labels_at_their_thresholds(visit, address, sharp_model):
         rows = show(visit, name, content)
         names = [NAMES[i] for i in wanted or order[:5]]
         assert [row[0] for row in rows] == names, name
-        assert visit.page.locator("#none").is_visible() == (not wanted)
+        note = visit.page.locator("#note").inner_text()
+        assert note.startswith("No label reaches" if not wanted else "")
+        assert bool(note) == (not wanted)
         counts.add(len(wanted))
     assert len(counts) > 1
     # A photo without a label.
@@ -259,15 +286,31 @@ def test_several_labels_at_their_thresholds(visit, address, sharp_model):
             const { chooseClasses, nameClasses } =
                 await import("./description.js");
             return [[0.2, 0.9], [0.6, 0.9], []].map((thresholds) =>
-                chooseClasses(nameClasses([0, 1],
+                chooseClasses(nameClasses({ logits: [0, 1] },
                     { ...description, thresholds }), 1));
         }""",
-        description,
+        {**description, "output": "logits"},
     )
     found = [
-        ([x["name"] for x in y["classes"]], y["hasNoLabel"]) for y in answer
+        ([x["name"] for x in y["classes"]], bool(y["note"])) for y in answer
     ]
     assert found == [(["a"], False), (["b"], True), (["b"], False)]
+    visit.page.goto(f"{address}/my%20page/")
+    wait_for(visit, "ready")
+
+
+def test_photos_of_other_things_are_unknown(visit, address, sharp_model, known):
+    visit.page.goto(f"{address}/known/")
+    wait_for(visit, "ready")
+    answers = set()
+    for name, content in FILES.items():
+        is_known = energy_of(sharp_model, content) >= known.threshold
+        assert len(show(visit, name, content)) == 5
+        note = visit.page.locator("#note").inner_text()
+        assert note.startswith("" if is_known else "Unknown: this does not")
+        assert bool(note) == (not is_known)
+        answers.add(is_known)
+    assert answers == {True, False}
     visit.page.goto(f"{address}/my%20page/")
     wait_for(visit, "ready")
 

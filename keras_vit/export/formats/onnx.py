@@ -24,8 +24,10 @@ from keras_vit.export.contract import (
     Loaded,
     Written,
     make_forward,
+    select_answers,
     to_text,
 )
+from keras_vit.known import KnownScore
 from keras_vit.models.features import name_output
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.preprocessing.description import to_uint8
@@ -53,7 +55,8 @@ def write(request: ExportRequest, folder: pathlib.Path) -> list[Written]:
         pixels, pixels_per_side = to_uint8(request.images, mode), 1
         # Rounding to pixels changes the outputs.
         questions = request.ask(pixels, preprocess(pixels))
-    proto = to_onnx(model, preprocess, request.serving.output)
+    serving = request.serving
+    proto = to_onnx(model, preprocess, serving.output, serving.known)
     description = request.describe(pixels_per_side)
     onnx.helper.set_model_props(proto, {KEY: to_text(description)})
     onnx.save(proto, path)
@@ -65,13 +68,14 @@ def to_onnx(
     model: keras.Model,
     preprocess: Callable | None = None,
     output: str | None = None,
+    known: KnownScore | None = None,
 ):
     """Convert a float32 `model` to an `onnx.ModelProto`."""
     import tensorflow as tf
     import tf2onnx
 
     name = name_output(model, output)
-    forward = make_forward(model, output)
+    forward = make_forward(model, output, known=known)
     weights = {f"weight_{i}": w for i, w in enumerate(model.variables)}
 
     # The weights are inputs of the function, because tf2onnx would copy
@@ -81,8 +85,7 @@ def to_onnx(
         if preprocess is not None:
             images = preprocess(tf.cast(images, tf.float32))
         with keras.StatelessScope(list(zip(model.variables, values))):
-            outputs = forward(images)
-        return {name: tf.cast(outputs[name], tf.float32)}
+            return select_answers(forward(images), name)
 
     dtype = tf.float32 if preprocess is None else tf.uint8
     shape = (None, *model.input_shape[1:])
@@ -154,12 +157,12 @@ def load(
         str(path), options, providers=["CPUExecutionProvider"]
     )
     (tensor,) = session.get_inputs()
-    (output,) = session.get_outputs()
+    names = [output.name for output in session.get_outputs()]
     dtype = "uint8" if tensor.type == "tensor(uint8)" else "float32"
 
     def call(batch, signature="serving_default"):
         inputs = {tensor.name: np.asarray(batch, dtype)}
-        return {output.name: session.run(None, inputs)[0]}
+        return dict(zip(names, session.run(names, inputs)))
 
     return Loaded(call, (None, *tensor.shape[1:]), dtype)
 

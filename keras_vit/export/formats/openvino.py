@@ -36,7 +36,10 @@ def write(request: ExportRequest, folder: pathlib.Path) -> list[Written]:
 
     path, model = folder / "model.xml", request.float32_model
     with tempfile.TemporaryDirectory() as source:
-        write_default_endpoint(model, source, None, request.serving.output)
+        serving = request.serving
+        write_default_endpoint(
+            model, source, None, serving.output, serving.known
+        )
         # Like `openvino.convert_model`, but without its telemetry.
         graph = openvino.Core().read_model(source)
         graph.set_rt_info(to_text(request.describe()), KEY)
@@ -71,11 +74,11 @@ def load(
         options["PERFORMANCE_HINT"] = "LATENCY"
     compiled = core.compile_model(graph, "CPU", options)
     request = compiled.create_infer_request()
-    name = graph.output(0).any_name
+    names = [output.any_name for output in graph.outputs]
 
     def call(batch, signature="serving_default"):
         found = request.infer({0: np.asarray(batch, "float32")})
-        return {name: found[0]}
+        return {name: found[index] for index, name in enumerate(names)}
 
     return Loaded(call, (None, *shape))
 

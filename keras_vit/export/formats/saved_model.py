@@ -3,12 +3,13 @@
 Its signatures, in float32 unless stated otherwise:
 
 `serving_default`: `images` (B, H, W, C) in the range of the model, to `logits`
-or `probabilities` (B, classes), or `features` of a model without a head.
-`serve_uint8`: the same for uint8 pixels from 0 to 255. `serve_bytes`:
-`image_bytes` (B,), JPEG or PNG files, to `labels` (B, k), strings, and
-`probabilities` (B, k), highest first; if an image may have several labels, also
-to their `thresholds` (B, k). `features`: `images` to the input of the
-head, (B, D). On request, `attention`: `images` to `rollout` (B, h, w); see
+or `probabilities` (B, classes), or `features` of a model without a head; with
+`Serving.known`, also to `score` and `is_known` (B,). `serve_uint8`: the same
+for uint8 pixels from 0 to 255. `serve_bytes`: `image_bytes` (B,), JPEG or PNG
+files, to `labels` (B, k), strings, and `probabilities` (B, k), highest first;
+if an image may have several labels, also to their `thresholds` (B, k); and to
+`score` and `is_known`, if there are any. `features`: `images` to the input of
+the head, (B, D). On request, `attention`: `images` to `rollout` (B, h, w); see
 `keras_vit.analysis.attention_grid`; and `attention_bytes`: `image_bytes` to
 `rollout` and `images` (B, H, W, C), as the model receives them, scaled to
 [0, 1].
@@ -34,7 +35,6 @@ from keras_vit.export.agreement import (
     BATCH_SIZE,
     FLOAT32,
     Tolerance,
-    expected_outputs,
     read_for_model,
 )
 from keras_vit.export.contract import (
@@ -46,8 +46,10 @@ from keras_vit.export.contract import (
     Written,
     compute_dtypes,
     make_forward,
+    select_answers,
     to_text,
 )
+from keras_vit.known import KnownScore
 from keras_vit.layers.base import as_float32
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS, name_output
 from keras_vit.preprocessing import preprocess_input
@@ -105,9 +107,7 @@ def write(request: ExportRequest, folder: pathlib.Path) -> list[Written]:
         questions.append(
             Question(
                 np.array(contents, object),
-                rank(
-                    request, expected_outputs(request.model, np.stack(images))
-                ),
+                rank(request, request.answer(request.model, np.stack(images))),
                 "serve_bytes",
                 OF_FILES,
                 "image files",
@@ -158,15 +158,16 @@ def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, tuple]:
     pixels = tf.TensorSpec(shape, tf.uint8, "images")
     files = tf.TensorSpec((None,), tf.string, "image_bytes")
     name = name_output(model, serving.output)
-    forward = make_forward(model, serving.output)
+    forward = make_forward(model, serving.output, known=serving.known)
 
     @tf.function(input_signature=[floats], autograph=False)
     def predict(images):
         outputs = forward(images)
-        return {key: tf.cast(x, tf.float32) for key, x in outputs.items()}
+        features = tf.cast(outputs["features"], tf.float32)
+        return {"features": features, **select_answers(outputs, name)}
 
     def serve(images):
-        return {name: predict(images)[name]}
+        return select_answers(predict(images), name)
 
     def serve_uint8(images):
         mode = serving.settings.normalization
@@ -174,7 +175,7 @@ def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, tuple]:
 
     def serve_bytes(image_bytes):
         outputs = serve(decode_inputs(image_bytes, image_shape, serving))
-        return name_classes(outputs, serving)
+        return name_classes(outputs, name, serving)
 
     def features(images):
         return {"features": predict(images)["features"]}
@@ -220,9 +221,11 @@ def write_default_endpoint(
     folder: str,
     batch_size: int | None,
     output: str | None = None,
+    known: KnownScore | None = None,
     prepare: Callable = lambda images: images,
     shape: tuple[int, ...] | None = None,
     dtype: str = "float32",
+    truth_dtype: str = "bool",
 ):
     """Write a SavedModel with only the endpoint `serving_default`.
 
@@ -233,18 +236,23 @@ def write_default_endpoint(
         folder: Folder of the SavedModel.
         batch_size: The only batch size that is accepted; None for any.
         output: See `name_output`.
+        known: See `Serving`.
         prepare: Function that is applied to the images before the model.
         shape: The shape (H, W, C) that `prepare` takes. Default: that of the
             model.
         dtype: The dtype that `prepare` takes.
+        truth_dtype: The dtype of `is_known`, if there is one.
     """
     import tensorflow as tf
 
     name = name_output(model, output)
-    forward = make_forward(model, output)
+    forward = make_forward(model, output, known=known)
 
     def serve(images):
-        return {name: tf.cast(forward(prepare(images))[name], tf.float32)}
+        found = select_answers(forward(prepare(images)), name)
+        if known is not None:
+            found["is_known"] = tf.cast(found["is_known"], truth_dtype)
+        return found
 
     shape = (batch_size, *(shape or model.input_shape[1:]))
     spec = tf.TensorSpec(shape, dtype, "images")
@@ -301,26 +309,27 @@ def make_reader(request: ExportRequest) -> Callable[[bytes], np.ndarray]:
     )
 
 
-def name_classes(outputs: dict, serving: Serving) -> dict:
+def name_classes(outputs: dict, name: str, serving: Serving) -> dict:
     """Return the top classes of logits or probabilities, or the features.
 
     Shapes:
-        outputs: one of (B, C). returns: labels (B, k), strings, and
-            probabilities (B, k), float32, highest first; of several labels,
-            also their thresholds (B, k), float32.
+        outputs: `name` (B, C), and others. returns: labels (B, k), strings,
+            and probabilities (B, k), float32, highest first; of several
+            labels, also their thresholds (B, k), float32. Other outputs stay.
     """
     import tensorflow as tf
 
-    ((name, scores),) = outputs.items()
     if name == "features":
         return outputs
+    found = {key: x for key, x in outputs.items() if key != name}
+    scores = outputs[name]
     if name == "logits":
         scores = CLASSIFIER_ACTIVATIONS[serving.activation](scores)
     num_classes = scores.shape[-1]
     names = serving.class_names or map(str, range(num_classes))
     top = tf.math.top_k(scores, serving.count_top(num_classes))
     labels = tf.gather(tf.constant(list(names)), top.indices)
-    found = {"labels": labels, "probabilities": top.values}
+    found |= {"labels": labels, "probabilities": top.values}
     if serving.thresholds is not None:
         thresholds = tf.constant([*serving.thresholds], tf.float32)
         found["thresholds"] = tf.gather(thresholds, top.indices)
@@ -334,22 +343,20 @@ def make_questions(
     in_16_bits: bool,
 ) -> Iterator[Question]:
     """Yield a question for each signature, with the answer of Keras."""
-    model, name = request.model, request.output
-    settings = request.serving.settings
+    model, settings = request.model, request.serving.settings
     images = np.asarray(request.images, "float32")
-    yield Question(images, {name: request.expected}, decide=request.decide)
+    yield Question(images, request.expected, decide=request.decide)
     images = images[:BATCH_SIZE]
     pixels = to_uint8(images, settings.normalization)
     mean, deviation = map(np.float32, settings.mean_and_deviation)
     seen = (pixels / np.float32(255) - mean) / deviation
-    outputs = {name: expected_outputs(model, seen)}
-    yield Question(pixels, outputs, "serve_uint8")
+    yield Question(pixels, request.answer(model, seen), "serve_uint8")
     files = encode_larger(pixels)
     of_files = None if in_16_bits else OF_RESIZED
     seen = None
     if "serve_bytes" in endpoints:
         seen = np.stack([read(content) for content in files])
-        outputs = rank(request, expected_outputs(model, seen))
+        outputs = rank(request, request.answer(model, seen))
         yield Question(files, outputs, "serve_bytes", of_files)
     # The layers run one by one, without tracing, on all tokens.
     forward = make_forward(model, request.serving.output, is_short=False)
@@ -366,14 +373,15 @@ def make_questions(
         yield Question(files, outputs, "attention_bytes", of_files)
 
 
-def rank(request: ExportRequest, outputs: np.ndarray) -> dict:
+def rank(request: ExportRequest, outputs: dict) -> dict:
     """Return what `serve_bytes` gives for outputs, but with all classes."""
     import tensorflow as tf
 
     ranking = dataclasses.replace(
         request.serving, top=request.model.output_shape[-1]
     )
-    outputs = name_classes({request.output: tf.constant(outputs)}, ranking)
+    outputs = {key: tf.constant(x) for key, x in outputs.items()}
+    outputs = name_classes(outputs, request.output, ranking)
     return {key: np.asarray(x) for key, x in outputs.items()}
 
 

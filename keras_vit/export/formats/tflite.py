@@ -34,6 +34,7 @@ from keras_vit.export.contract import (
     to_text,
 )
 from keras_vit.export.formats.saved_model import write_default_endpoint
+from keras_vit.known import KnownScore
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.preprocessing.description import Mode, to_uint8
 from keras_vit.serving.models import open_litert
@@ -134,6 +135,7 @@ def write_file(
         calibration,
         request.serving.output,
         pixels,
+        request.serving.known,
     )
     # TFLite's metadata stores associated files in a zip archive behind the
     # model. A runtime reads only the model before it.
@@ -164,6 +166,7 @@ def to_tflite(
     calibration_images: np.ndarray | None = None,
     output: str | None = None,
     pixels: "PixelInput | None" = None,
+    known: KnownScore | None = None,
 ) -> bytes:
     """Convert a float32 `model` to the content of a TFLite file.
 
@@ -174,17 +177,21 @@ def to_tflite(
         calibration_images: float32 images, for quantizations that need them.
         output: See `name_output`.
         pixels: See `write_file`.
+        known: See `Serving`.
     """
     import tensorflow as tf
 
-    choices = {"prepare": refuse_other_sizes}
+    # LiteRT in a browser has no truth values.
+    choices = {"prepare": refuse_other_sizes, "truth_dtype": "int32"}
     if pixels is not None:
         height, width, channels = model.input_shape[1:]
         factor = pixels.pixels_per_side
         shape = (height * factor, width * factor, channels)
-        choices = {"prepare": pixels.prepare, "shape": shape, "dtype": "uint8"}
+        choices |= {"prepare": pixels.prepare, "shape": shape, "dtype": "uint8"}
     with tempfile.TemporaryDirectory() as folder:
-        write_default_endpoint(model, folder, batch_size, output, **choices)
+        write_default_endpoint(
+            model, folder, batch_size, output, known, **choices
+        )
         converter = tf.lite.TFLiteConverter.from_saved_model(folder)
         # Few runtimes include the TensorFlow operations.
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
@@ -426,8 +433,12 @@ def to_static_int8(converter, calibration_images, batch_size) -> bytes:
     ]
     with silence("experimental_preserve_all_tensors"):
         calibrator = quantizer.Quantizer(bytearray(converter.convert()))
+        # In 0.10, logits that a score is computed from would be lost if they
+        # were quantized. The only output would be number 0 of the call.
         calibrator.add_static_config(
-            ".*", qtyping.TFLOperationName.FULLY_CONNECTED, 8, 8
+            "^(?!StatefulPartitionedCall:[1-9])",
+            qtyping.TFLOperationName.FULLY_CONNECTED,
+            *(8, 8),
         )
         ranges = calibrator.calibrate(
             {"serving_default": calibration}, num_threads=1

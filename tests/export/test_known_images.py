@@ -1,0 +1,216 @@
+"""Exports that tell the images which the model knows from others."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit import preprocess_input
+from keras_vit.export import (
+    FORMATS,
+    QUANTIZATIONS,
+    DisagreementError,
+    Serving,
+    export_file,
+    export_model,
+    read_description,
+)
+from keras_vit.export.agreement import Tolerance, compare_outputs
+from keras_vit.export.formats import saved_model, tflite
+from keras_vit.known import SCORES, fit_score, with_features
+from tests.export.conftest import IMAGE_SIZE, KINDS, NAMES, QUIET, make_model
+from tests.export.test_formats import READERS, every_format
+from tests.export.web_engine import stand_in_engine
+from tests.tiny import noise
+
+COUNT = 24
+
+
+@pytest.fixture(scope="module")
+def pixels():
+    random = np.random.default_rng(4)
+    return random.integers(0, 256, (COUNT, *IMAGE_SIZE, 3), "uint8")
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return make_model(depth=1)
+
+
+def split_outputs(model, images):
+    found = with_features(model).predict(images, verbose=0)
+    return np.split(found, [-len(NAMES)], axis=1)
+
+
+def fit(model, images, kind):
+    """Return a score that half of the images reach, and their scores."""
+    train = noise(60, *IMAGE_SIZE, 3, seed=9, scale=0.5)
+    features, _ = split_outputs(model, train)
+    score = fit_score(kind, features, np.arange(60) % len(NAMES))
+    scores = np.asarray(score(*split_outputs(model, images)))
+    low, high = np.sort(scores)[COUNT // 2 - 1 : COUNT // 2 + 1]
+    threshold = float(low / 2 + high / 2)
+    return dataclasses.replace(score, threshold=threshold), scores
+
+
+@pytest.fixture(scope="module")
+def exported(classifier, pixels, tmp_path_factory):
+    """Return the comparisons of all formats, and the scores of Keras."""
+    for package in ("onnx", "tf2onnx", "openvino", "ai_edge_quantizer"):
+        pytest.importorskip(package)
+    images = preprocess_input(pixels)
+    score, scores = fit(classifier, images, "class_means")
+    with stand_in_engine() as engine:
+        report = export_model(
+            classifier,
+            tmp_path_factory.mktemp("known"),
+            images,
+            [*FORMATS],
+            name="pets",
+            serving=Serving(class_names=NAMES, top=2, known=score),
+            tflite_quantizations=[*QUANTIZATIONS],
+            tflite_batch_size=None,
+            calibration_images=images,
+            web_engine_dir=engine,
+            **QUIET,
+        )
+    files = {agreement.kind: agreement for agreement in report.agreements}
+    return files, score, scores
+
+
+@every_format
+def test_scores_are_those_of_keras(format, exported, pixels):
+    files, score, scores = exported
+    path = files[KINDS[format]].path
+    assert read_description(path)["known"] == {
+        "score": "class_means",
+        "threshold": score.threshold,
+    }
+    answers = READERS[format](path, preprocess_input(pixels))
+    assert set(answers) == {"logits", "score", "is_known"}
+    np.testing.assert_allclose(answers["score"], scores, atol=1e-4)
+    # A browser has no truth values.
+    dtype = "int32" if format in ("tflite", "web") else "bool"
+    assert answers["is_known"].dtype == dtype
+    found = answers["is_known"].astype(bool)
+    np.testing.assert_array_equal(found, scores >= score.threshold)
+
+
+@pytest.mark.parametrize("quantization", QUANTIZATIONS)
+def test_quantized_files_tell_it_nearly_alike(quantization, exported, pixels):
+    files, score, scores = exported
+    report = files[f"tflite {quantization}"]
+    assert not report.faults
+    answers = tflite.load(report.path).call(preprocess_input(pixels))
+    assert set(answers) == {"logits", "score", "is_known"}
+    agree = answers["is_known"].astype(bool) == (scores >= score.threshold)
+    assert agree.mean() >= 0.9
+
+
+def test_a_server_tells_it_of_files_and_pixels(exported, pixels):
+    files, score, scores = exported
+    loaded = tf.saved_model.load(str(files["saved_model"].path))
+    png = tf.constant([tf.io.encode_png(x).numpy() for x in pixels])
+    answers = {
+        "serve_bytes": loaded.signatures["serve_bytes"](image_bytes=png),
+        "serve_uint8": loaded.signatures["serve_uint8"](images=pixels),
+    }
+    for found in answers.values():
+        np.testing.assert_allclose(found["score"], scores, atol=1e-4)
+        known = found["is_known"].numpy()
+        np.testing.assert_array_equal(known, scores >= score.threshold)
+    labels = answers["serve_bytes"]["labels"]
+    assert labels.shape == (COUNT, 2)  # The classes are there in any case.
+
+
+@pytest.mark.parametrize("kind", SCORES)
+def test_each_score_is_computed_in_a_graph(kind, classifier, pixels, tmp_path):
+    images = preprocess_input(pixels)
+    score, scores = fit(classifier, images, kind)
+    serving = Serving(known=score)
+    export_file(classifier, tmp_path / "1", images, serving=serving)
+    answers = READERS["saved_model"](tmp_path / "1", images)
+    np.testing.assert_allclose(answers["score"], scores, atol=1e-4)
+
+
+def test_another_threshold_is_found_out(
+    classifier, pixels, tmp_path, monkeypatch
+):
+    images = preprocess_input(pixels)
+    score, _ = fit(classifier, images, "energy")
+    other = dataclasses.replace(score, threshold=score.threshold + 1)
+    make = saved_model.make_endpoints
+    monkeypatch.setattr(
+        saved_model,
+        "make_endpoints",
+        lambda model, serving: make(
+            model, dataclasses.replace(serving, known=other)
+        ),
+    )
+    with pytest.raises(DisagreementError, match="is_known: another threshold"):
+        serving = Serving(known=score)
+        export_file(classifier, tmp_path / "1", images, serving=serving)
+
+
+def answers_of(scores, known):
+    logits = noise(len(scores), 3)
+    scores, known = np.float32(scores), np.array(known)
+    return {"logits": logits, "score": scores, "is_known": known}
+
+
+@pytest.mark.parametrize(
+    "scores, known, fault",
+    [
+        ([1, 2, 3, 4], [False, False, True, True], None),
+        ([1, 2, 3, 4.1], [False, False, True, True], "score: "),
+        ([1, 2, 3, 4], [True, False, True, True], "another threshold"),
+        ([1, 2, 3, 4], [False, False, False, True], "another threshold"),
+        ([1, 3, 3, 4], [False, True, True, True], "score: "),
+        ([np.nan, 2, 3, 4], [False, False, True, True], "score: "),
+    ],
+)
+def test_what_counts_as_agreement(scores, known, fault):
+    expected = answers_of([1, 2, 3, 4], [False, False, True, True])
+    tolerance = Tolerance(max_difference=0.01)
+    found = compare_outputs(expected, answers_of(scores, known), tolerance)
+    assert bool(found.faults) == (fault is not None), found.faults
+    assert fault is None or any(fault in x for x in found.faults)
+
+
+@pytest.mark.parametrize(
+    "shift, said", [(2, ""), (-3, ""), (9, "94.00%"), (15, "88.00% .* must")]
+)
+def test_quantized_scores_decide_most_images_alike(shift, said):
+    """Except for those within 2.9 of the threshold."""
+    scores = np.arange(100)
+    expected = answers_of(scores, scores >= 30)
+    answers = answers_of(scores + shift, scores + shift >= 30)
+    tolerance = Tolerance(top1_agreement=0.9, expected_top1_agreement=0.95)
+    found = compare_outputs(expected, answers, tolerance)
+    text = " ".join([*found.faults, *found.warnings])
+    assert re.search(said, text) and bool(text) == bool(said)
+    assert bool(found.faults) == ("must" in said)
+
+
+@pytest.mark.parametrize(
+    "choices, match",
+    [
+        ({"output": "features"}, "`known` is for a model that returns logits"),
+        (
+            {"thresholds": [0.5] * 7, "activation": "sigmoid"},
+            "`known` .*thresholds",
+        ),
+    ],
+    ids=str,
+)
+def test_models_that_it_does_not_fit(
+    choices, match, classifier, pixels, tmp_path
+):
+    images = preprocess_input(pixels)
+    score, _ = fit(classifier, images, "energy")
+    with pytest.raises(ValueError, match=match):
+        serving = Serving(known=score, **choices)
+        export_file(classifier, tmp_path / "1", images, serving=serving)
+    assert not list(tmp_path.iterdir())
