@@ -436,7 +436,8 @@ class Client:
 
         Uses the signature `serve_bytes`. If an image may have several labels,
         these are the ones whose probabilities reach their thresholds; there
-        may be none.
+        may be none. There are none either if the export tells that an image
+        shows nothing that the model has learned.
 
         Args:
             images: Paths of JPEG or PNG files, or their contents.
@@ -462,6 +463,8 @@ class Client:
             )
         probabilities = outputs["probabilities"]
         below = probabilities < outputs.get("thresholds", -math.inf)
+        if "is_known" in outputs:
+            below |= ~outputs["is_known"][:, None]
         return [
             [
                 (x.decode("utf-8"), float(p))

@@ -2,8 +2,9 @@
 
 import pytest
 
+from keras_vit.known import KnownScore
 from keras_vit.serving.models import ServedModel
-from tests.serving.made import THRESHOLDS, export_model, write_odd_model
+from tests.serving.made import LEAST, THRESHOLDS, export_model, write_odd_model
 from tests.serving.running import run_server
 from tests.serving.servers import SERVERS, Models
 
@@ -34,14 +35,24 @@ def tags(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def models(zoo, other_zoo, tags, tmp_path_factory):
-    """Return two versions of a model, an odd one and one of several labels."""
+def knows(tmp_path_factory):
+    """Return a folder of version 1 of `knows`: some images are unknown."""
+    folder = tmp_path_factory.mktemp("knows")
+    known = KnownScore("max_probability", threshold=LEAST)
+    export_model(folder / "knows" / "1", seed=0, known=known)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def models(zoo, other_zoo, tags, knows, tmp_path_factory):
+    """Return `tiny` in two versions, `odd`, `tags` and `knows`."""
     folder = tmp_path_factory.mktemp("models")
     (folder / "tiny").mkdir()
     for version, path in enumerate((zoo, other_zoo), 1):
         (folder / "tiny" / str(version)).symlink_to(path / "zoo" / "3")
     write_odd_model(folder / "odd" / "1")
     (folder / "tags").symlink_to(tags / "tags")
+    (folder / "knows").symlink_to(knows / "knows")
     return Models(folder, {"tiny": {"stable": 1, "canary": 2}})
 
 
@@ -58,10 +69,11 @@ def server(models, transport):
 
 
 @pytest.fixture(scope="session")
-def served(zoo, tags):
-    """Return a server of the exports `zoo`, also called `model`, and `tags`."""
+def served(zoo, tags, knows):
+    """Return a server of the exports; `zoo` is also called `model`."""
     model = ServedModel("zoo", zoo / "zoo")
     tagger = ServedModel("tags", tags / "tags")
     models = {"zoo": model, "model": model, "tags": tagger}
+    models["knows"] = ServedModel("knows", knows / "knows")
     with run_server(models) as address:
         yield address

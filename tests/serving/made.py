@@ -51,6 +51,7 @@ def make_files(count, seed=2):
 
 NAMES = ("ant", "bee", "cow", "dög", "elk", "fly", "gnu")
 THRESHOLDS = (0.1, 0.9, 0.5, 0.2, 0.99, 0.6, 0.4)
+LEAST = 0.4  # Probability of a known image.
 # Those of an exported model.
 SIGNATURES = (
     "attention",

@@ -21,6 +21,7 @@ from keras_vit.serving import (
 )
 from tests.ports import free_ports
 from tests.serving.made import (
+    LEAST,
     NAMES,
     SHAPE,
     SIGNATURES,
@@ -133,6 +134,14 @@ def test_several_labels_are_those_at_their_thresholds(open_client, models):
     ]
     assert rows == wanted
     assert {len(row) for row in rows} - {0, 7}
+
+
+def test_unknown_images_have_no_classes(open_client, models):
+    files = make_files(9)
+    rows = open_client(model="knows").classify(files)
+    with_classes = open_client(model="tiny", version=1).classify(files)
+    wanted = [row if row[0][1] >= LEAST else [] for row in with_classes]
+    assert rows == wanted and [] in rows and rows != [[]] * 9
 
 
 def test_bytes_that_end_in_zeros_arrive(open_client, server):

@@ -241,8 +241,12 @@ def test_kept_connections_answer_at_once_and_metrics_say_so(tmp_path):
 # -------------------------------------------------------- an exported model
 
 
-def test_serve_check_passes(served, zoo, tags):
-    for folder in (zoo / "zoo" / "3", tags / "tags" / "1"):
+def test_serve_check_passes(served, zoo, tags, knows):
+    for folder in (
+        zoo / "zoo" / "3",
+        tags / "tags" / "1",
+        knows / "knows" / "1",
+    ):
         export = read_version(folder)
         options = {"model": folder.parent.name, "version": int(folder.name)}
         with connect(served, **options) as client:

@@ -1,5 +1,6 @@
 """The page of the server as a person uses it, in headless Chromium."""
 
+import dataclasses
 import json
 import shutil
 
@@ -11,6 +12,7 @@ import tensorflow as tf
 from keras_vit import decode_predictions
 from keras_vit.export import Serving, export_model
 from keras_vit.export.formats.saved_model import decode_inputs
+from keras_vit.known import KnownScore
 from keras_vit.serving import connect
 from keras_vit.serving.models import ServedModel, find_models
 from keras_vit.serving.server import HEADERS
@@ -48,6 +50,14 @@ def tag(image_bytes):
     }
 
 
+def know(image_bytes):
+    """Bright photos are known."""
+    [content] = image_bytes
+    mean = tf.io.decode_png(content).numpy().mean()
+    score = np.array([mean], "f4")
+    return {**classify(image_bytes), "score": score, "is_known": score > 127}
+
+
 def look(image_bytes):
     images = np.zeros((1, 4, 6, 3), "float32")
     images[..., 0] = 1
@@ -69,6 +79,17 @@ def address(tmp_path_factory):
                 IMAGES,
                 {**LABELS, "thresholds": spec("DT_FLOAT", -1, 7)},
                 tag,
+            )
+        },
+        "knows": {
+            "serve_bytes": (
+                IMAGES,
+                {
+                    **LABELS,
+                    "score": spec("DT_FLOAT", -1),
+                    "is_known": spec("DT_BOOL", -1),
+                },
+                know,
             )
         },
         "plain": {"serving_default": (tensor, tensor, lambda x: {"x": x})},
@@ -152,6 +173,7 @@ def test_a_photo_its_classes_and_where_the_model_looks(page):
         "looks",
         "only_classes",
         "tags",
+        "knows",
         "plain",
     ]
     assert page.locator("#version").inner_text() == "version 7"
@@ -182,13 +204,26 @@ def test_several_labels_at_their_thresholds(page):
     choose(page, bright)
     page.locator("#result").wait_for()
     assert classes(page) == ["fly\t 25.0 %"]
-    assert page.locator("#none").is_hidden()
+    assert page.locator("#note").is_hidden()
     choose(page, dark)
-    page.locator("#none").wait_for()
+    page.locator("#note").get_by_text("No label reaches").wait_for()
     assert [row.split("\t")[0] for row in classes(page)] == [*NAMES[:5]]
     choose(page, bright)
-    page.locator("#none").wait_for(state="hidden")
+    page.locator("#note").wait_for(state="hidden")
     assert len(classes(page)) == 1
+
+
+def test_photos_of_other_things_are_unknown(page):
+    page.select_option("#model", "knows")
+    wait(page)
+    for level in (0, 255, 0):
+        photo = np.full((4, 4, 3), level, "uint8")
+        choose(page, tf.io.encode_png(photo).numpy())
+        page.locator("#result").wait_for()
+        assert len(classes(page)) == 2
+        note = page.locator("#note").inner_text()
+        assert note.startswith("" if level else "Unknown: this does not")
+        assert bool(note) == (not level)
 
 
 def test_a_photo_waits_for_the_model(page):
@@ -276,7 +311,15 @@ def test_tflite_files(browser, tmp_path):
     model = keras.Sequential([*layers, keras.layers.Dense(7)])
     serving = Serving(class_names=NAMES, activation="sigmoid")
     images = np.random.default_rng(0).uniform(-1, 1, (2, 6, 4, 3))
-    for name, takes_pixels in (("floats", False), ("pixels", True)):
+    for name, takes_pixels in (
+        ("floats", False),
+        ("pixels", True),
+        ("unknown", False),
+    ):
+        served = serving
+        if name == "unknown":  # A score that no photo reaches.
+            known = KnownScore("energy", 1e3, activation="sigmoid")
+            served = dataclasses.replace(serving, known=known)
         export_model(
             model,
             tmp_path,
@@ -285,7 +328,7 @@ def test_tflite_files(browser, tmp_path):
             name=name,
             threads=(),
             verbose=False,
-            serving=serving,
+            serving=served,
             tflite_quantizations=["float32"],
             tflite_takes_pixels=takes_pixels,
         )
@@ -316,7 +359,7 @@ def test_tflite_files(browser, tmp_path):
         page.set_default_timeout(PATIENCE)
         page.goto(f"{address}/")
         page.get_by_text("a TFLite file needs the file model.json").wait_for()
-        for name in ("floats", "pixels"):
+        for name in ("floats", "pixels", "unknown"):
             page.select_option("#model", name)
             page.wait_for_selector("#message:empty", state="attached")
             page.locator("#result").wait_for(state="hidden")
@@ -326,8 +369,10 @@ def test_tflite_files(browser, tmp_path):
             np.testing.assert_allclose(
                 [float(text.rstrip(" %")) / 100 for _, text in found],
                 [number for *_, number in expected],
-                atol=0.001 if name == "floats" else 0.02,
+                atol=0.02 if name == "pixels" else 0.001,
             )
+            note = page.locator("#note").inner_text()
+            assert note.startswith("Unknown") == (name == "unknown")
             assert page.locator("#look").is_hidden()
         page.select_option("#model", "tags")
         page.locator("#result").wait_for(state="hidden")

@@ -51,15 +51,16 @@ def compile_listing(folder: pathlib.Path):
     )
 
 
-def compute(export: pathlib.Path, path: pathlib.Path) -> str:
-    """Return the outputs of the model for the bytes of a file."""
+def compute(export: pathlib.Path, path: pathlib.Path) -> dict[str, str]:
+    """Return the outputs of the model for the bytes of a file, by name."""
     model = Interpreter(str(export / "dynamic_int8.tflite"))
-    model.allocate_tensors()
-    [taken], [given] = model.get_input_details(), model.get_output_details()
+    run = model.get_signature_runner()
+    [(name, taken)] = run.get_input_details().items()
     pixels = np.fromfile(path, "uint8").reshape(taken["shape"])
-    model.set_tensor(taken["index"], pixels)
-    model.invoke()
-    return ",".join(map(str, model.get_tensor(given["index"])[0].tolist()))
+    return {
+        key: ",".join(map(str, values[0].reshape(-1).tolist()))
+        for key, values in run(**{name: pixels}).items()
+    }
 
 
 def main(export: str, *photos: str):
@@ -68,13 +69,14 @@ def main(export: str, *photos: str):
         folder = pathlib.Path(folder)
         compile_listing(folder)
         for photo in photos:
-            logits = "0"
+            outputs = {}
             for _ in range(2):  # First for the input, then with its outputs.
                 found = run_java(
-                    *(f"-Dinput={folder}/input", f"-Dlogits={logits}"),
+                    f"-Dinput={folder}/input",
+                    *(f"-D{name}={x}" for name, x in outputs.items()),
                     *("-cp", f"{folder}:{LIBRARIES}", "MainKt", export, photo),
                 )
-                logits = compute(pathlib.Path(export), folder / "input")
+                outputs = compute(pathlib.Path(export), folder / "input")
             print(f"{photo}: {', '.join(found.splitlines())}")
 
 

@@ -19,6 +19,8 @@ class JSONObject(private val content: JsonObject) {
 
     fun getString(name: String) = content.getValue(name).jsonPrimitive.content
 
+    fun has(name: String) = name in content
+
     fun getInt(name: String) = content.getValue(name).jsonPrimitive.int
 
     fun optString(name: String) = content[name]?.jsonPrimitive?.content ?: ""

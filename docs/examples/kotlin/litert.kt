@@ -8,13 +8,15 @@ enum class Accelerator { CPU, GPU, NPU }
 
 class TensorBuffer : AutoCloseable {
     var bytes = ByteArray(0)
-    var floats = FloatArray(0)
+    var numbers = listOf<String>()
 
     fun writeInt8(data: ByteArray) {
         bytes = data
     }
 
-    fun readFloat(): FloatArray = floats
+    fun readFloat() = numbers.map { it.toFloat() }.toFloatArray()
+
+    fun readInt() = numbers.map { it.toInt() }.toIntArray()
 
     override fun close() {}
 }
@@ -26,14 +28,19 @@ class CompiledModel private constructor() : AutoCloseable {
         var cpuOptions: CpuOptions? = null
     }
 
-    fun createInputBuffers() = listOf(TensorBuffer())
+    fun createInputBuffer(inputName: String) = TensorBuffer()
 
-    fun createOutputBuffers() = listOf(TensorBuffer())
+    fun createOutputBuffer(outputName: String) = TensorBuffer()
 
-    fun run(inputs: List<TensorBuffer>, outputs: List<TensorBuffer>) {
-        File(System.getProperty("input")).writeBytes(inputs[0].bytes)
-        val logits = System.getProperty("logits").split(",")
-        outputs[0].floats = logits.map { it.toFloat() }.toFloatArray()
+    fun run(
+        inputs: Map<String, TensorBuffer>,
+        outputs: Map<String, TensorBuffer>,
+    ) {
+        File(System.getProperty("input"))
+            .writeBytes(inputs.getValue("images").bytes)
+        for ((name, buffer) in outputs) {
+            buffer.numbers = System.getProperty(name, "0").split(",")
+        }
     }
 
     override fun close() {}

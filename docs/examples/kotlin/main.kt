@@ -8,8 +8,8 @@ import org.example.classifier.Classifier
 fun main(arguments: Array<String>) {
     val context = Context(AssetManager(File(arguments[0])))
     Classifier(context).use { classifier ->
-        for ((name, share) in classifier.classify(context, Uri(arguments[1]))) {
-            println("$name $share")
-        }
+        val classes = classifier.classify(context, Uri(arguments[1]))
+        for ((name, share) in classes) println("$name $share")
+        if (classes.isEmpty()) println("unknown, or without a label")
     }
 }

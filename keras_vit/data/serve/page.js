@@ -1,6 +1,6 @@
 // The page of the server: a photo, its classes, and where the model looks.
 
-import { chooseClasses, nameClasses, prepare } from "./description.js";
+import { chooseClasses, isKnown, nameClasses, prepare } from "./description.js";
 import { readPhoto } from "./photo.js";
 
 // The signatures of a SavedModel that take image files.
@@ -88,20 +88,24 @@ async function predict(signature, instance) {
 // Returns what to show of a photo, see `chooseClasses`.
 async function classify(file) {
     if (CLASSES in signatures) {
-        const { labels, probabilities, thresholds } =
-            await predict(CLASSES, { b64: await read(file) });
+        const outputs = await predict(CLASSES, { b64: await read(file) });
+        const { labels, probabilities, thresholds } = outputs;
         const classes = labels.map((name, i) =>
             ({ name, probability: probabilities[i], threshold: thresholds?.[i] }));
         // Of one label, the export says how many.
-        return chooseClasses(classes, thresholds ? MOST_CLASSES : labels.length);
+        const most = thresholds ? MOST_CLASSES : labels.length;
+        return chooseClasses({ classes, isKnown: isKnown(outputs) }, most);
     }
     // A TFLite file cannot read image files, so the page does.
     const { width, channels } = description().input;
     const image = await readPhoto(file, channels);
     const numbers = [...prepare(image, description())];
     const instance = group(group(numbers, channels), width);
-    const scores = await predict("serving_default", instance);
-    return chooseClasses(nameClasses(scores, description()), MOST_CLASSES);
+    let outputs = await predict("serving_default", instance);
+    if (Array.isArray(outputs)) { // The answer names only several outputs.
+        outputs = { [description().output]: outputs };
+    }
+    return chooseClasses(nameClasses(outputs, description()), MOST_CLASSES);
 }
 
 // Returns a list in parts of the same size.
@@ -110,8 +114,8 @@ function group(list, size) {
         list.slice(i * size, (i + 1) * size));
 }
 
-function showClasses({ classes, hasNoLabel }) {
-    find("none").hidden = !hasNoLabel;
+function showClasses({ classes, note }) {
+    find("note").textContent = note;
     find("classes").replaceChildren(...classes.map(({ name, probability }) => {
         const row = document.createElement("tr");
         const bar = document.createElement("progress");

@@ -22,19 +22,23 @@ async function fetchJson(address) {
 
 /** See `nameClasses`. */
 async function classify(model, description, image) {
-  const scores = await run(model, prepare(image, description));
-  return nameClasses(scores, description);
+  const outputs = await run(model, prepare(image, description));
+  return nameClasses(outputs, description);
 }
 
+/** Returns the outputs for one image, arrays by name. */
 async function run(model, input) {
-  const [{ shape }] = model.getInputDetails();
+  const [{ name, shape }] = model.getInputDetails();
   const tensor = new Tensor(input, shape);
-  let outputs = [];
+  let outputs = {};
   try {
-    outputs = await model.run([tensor]);
-    return await outputs[0].data();
+    outputs = await model.run({ [name]: tensor });
+    const arrays = Object.entries(outputs).map(
+      async ([key, each]) => [key, await each.data()],
+    );
+    return Object.fromEntries(await Promise.all(arrays));
   } finally {
     // LiteRT does not free the memory of tensors by itself.
-    [tensor, ...outputs].forEach((each) => each.delete());
+    [tensor, ...Object.values(outputs)].forEach((each) => each.delete());
   }
 }

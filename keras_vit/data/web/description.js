@@ -24,23 +24,38 @@ export function prepare(image, description) {
   });
 }
 
-/** Returns [{name, probability, threshold}, ...] for the outputs, the highest first. */
-export function nameClasses(scores, { class_names: names, activation, thresholds }) {
+/**
+ * Returns the classes for the outputs of an image, arrays or numbers by name:
+ * {classes: [{name, probability, threshold}, ...], isKnown}, the highest first.
+ */
+export function nameClasses(outputs, description) {
+  const { class_names: names, activation, thresholds } = description;
   const activate = ACTIVATIONS[activation] ?? ((scores) => scores);
-  return activate([...scores])
+  const classes = activate([...outputs[description.output]])
     .map((probability, i) => ({ name: names[i], probability, threshold: thresholds?.[i] }))
     .sort((one, other) => other.probability - one.probability);
+  return { classes, isKnown: isKnown(outputs) };
+}
+
+/** Returns whether the image shows what the model has learned, if it tells. */
+export function isKnown(outputs) {
+  return Number(outputs.is_known ?? true) === 1;
 }
 
 /**
- * Returns the classes to show: of several labels those at their thresholds.
- * Without any, and of one label, they are the first ones.
+ * Returns the classes to show, and a note: of several labels those at their
+ * thresholds. Without any, and of one label, they are the first ones.
  */
-export function chooseClasses(classes, most) {
+export function chooseClasses({ classes, isKnown }, most) {
+  const first = classes.slice(0, most);
+  if (!isKnown) {
+    const note = "Unknown: this does not look like what the model has learned. " +
+      "The most probable classes:";
+    return { classes: first, note };
+  }
   const labels = classes.filter(({ probability, threshold }) => probability >= threshold);
+  if (labels.length) return { classes: labels, note: "" };
   const hasThresholds = classes.some(({ threshold }) => threshold !== undefined);
-  return {
-    classes: labels.length ? labels : classes.slice(0, most),
-    hasNoLabel: hasThresholds && !labels.length,
-  };
+  const note = hasThresholds && "No label reaches its threshold. The most probable ones:";
+  return { classes: first, note: note || "" };
 }

@@ -17,7 +17,7 @@ function say(text, state) {
   document.documentElement.dataset.state = state;
 }
 
-function showClasses({ classes, hasNoLabel }) {
+function showClasses({ classes, note }) {
   const rows = classes.map(({ name, probability }) => {
     const row = byId("row").content.firstElementChild.cloneNode(true);
     row.dataset.probability = probability;
@@ -27,7 +27,7 @@ function showClasses({ classes, hasNoLabel }) {
     return row;
   });
   byId("classes").replaceChildren(...rows);
-  byId("none").hidden = !hasNoLabel;
+  byId("note").textContent = note;
 }
 
 /** Classifies pixels, and shows the classes and the time. */
@@ -91,7 +91,7 @@ async function attempt(action) {
   try {
     await action();
   } catch (error) {
-    showClasses({ classes: [] });
+    showClasses({ classes: [], note: "" });
     say(error.message, "failed");
   }
 }
