@@ -22,6 +22,10 @@ COMMANDS = {
         "Measure a pre-trained model on the 19 tasks of VTAB.",
     ),
     "evaluate": ("trainers.evaluate", "Evaluate a model on a data set."),
+    "calibrate": (
+        "trainers.calibrate",
+        "Make probabilities honest, and unknown images known as such.",
+    ),
     "probe": ("trainers.probe", "Evaluate the features of a model."),
     "predict": ("trainers.predict", "Predict the classes of image files."),
     "inspect": ("trainers.inspect", "Show where the model of a run looks."),

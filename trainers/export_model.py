@@ -28,6 +28,7 @@ from keras_vit.export.bundle import (
     check_formats,
     to_model_name,
 )
+from keras_vit.known import KnownScore
 from keras_vit.preprocessing.description import Preprocessing
 from trainers.augment.augmentation import parse_augmentation
 from trainers.commands import (
@@ -192,6 +193,7 @@ def export_source(
         top=top,
         activation=activation or source.activation,
         thresholds=source.used_thresholds,
+        known=find_known(source, output, activation),
         preprocessing=Preprocessing(augmentation.normalization),
         image_steps=image_steps,
         use_attention=use_attention,
@@ -206,6 +208,28 @@ def export_source(
         )
         write_atomically(export_dir / CARD, text)
     return report
+
+
+def find_known(
+    source: RunFolder | NamedModel, output: str | None, activation: str | None
+) -> KnownScore | None:
+    """Return what tells known images, if the run is calibrated.
+
+    Args:
+        source: What is exported.
+        output: See `export_source`.
+        activation: See there.
+    """
+    calibration = source.calibration
+    if calibration is None or output not in (None, "logits"):
+        return None
+    known = calibration.known
+    if activation not in (None, known.activation):
+        raise ValueError(
+            f"`activation` must be {known.activation}, as the run was "
+            f"calibrated. Received: activation={activation!r}"
+        )
+    return known
 
 
 def take_files(dataset: ImageDataset, count: int) -> list[bytes]:

@@ -9,8 +9,9 @@ from absl import flags
 from trainers.recipes.flags import define_choice, define_recipe_flags
 from trainers.recipes.recipe import Recipe
 
-# Of `trainers.evaluation.probing` and of `keras_vit.export`.
+# Of `trainers.evaluation.probing`, `keras_vit.known` and `keras_vit.export`.
 PROBES = ("few_shot", "knn")
+SCORES = ("max_probability", "energy", "class_means", "neighbors")
 FORMATS = ("onnx", "openvino", "saved_model", "tflite", "web")
 QUANTIZATIONS = (
     *("float32", "float16", "dynamic_int8", "int8", "static_int8"),
@@ -227,6 +228,66 @@ def define_probe_flags():
     )
 
 
+def define_calibrate_flags():
+    """Define the flags of this command."""
+    flags.DEFINE_string("run_dir", None, "Folder of the run.", required=True)
+    flags.DEFINE_string("dataset", None, "Data set. Default: that of the run.")
+    flags.DEFINE_string(
+        "data_dir", None, "Folder of the data sets of tensorflow-datasets."
+    )
+    flags.DEFINE_string(
+        "eval_split",
+        None,
+        "Images to measure on; the model must not have learned from them. "
+        "Default: the split that the run evaluates.",
+    )
+    flags.DEFINE_string(
+        "train_split",
+        None,
+        "Images that the scores compare with, such as train[:5%]. Default: "
+        "those that the run learned from.",
+    )
+    flags.DEFINE_list(
+        "unknown",
+        None,
+        "Image files, or folders of them, that show other things; they choose "
+        "the score. Comma-separated.",
+    )
+    define_choice(
+        "score",
+        None,
+        SCORES,
+        "What tells whether an image is known. Default: the best one.",
+    )
+    flags.DEFINE_float(
+        "refuse",
+        0.05,
+        "Share of images like those of --eval_split that may be unknown.",
+        lower_bound=0,
+    )
+    flags.DEFINE_bool(
+        "temperature",
+        True,
+        "Divide the logits by a temperature, if that makes the probabilities "
+        "more honest.",
+    )
+    flags.DEFINE_string(
+        "threshold_goal",
+        None,
+        "Of several labels, what their thresholds serve: f1, or a precision "
+        "such as precision:0.9. Default: that of the run.",
+    )
+    flags.DEFINE_integer(
+        "max_bad_examples",
+        0,
+        "Number of unreadable images to skip before the command stops.",
+        lower_bound=0,
+    )
+    flags.DEFINE_integer(
+        "batch_size", 128, "Number of images per batch.", lower_bound=1
+    )
+
+
 def define_predict_flags():
     """Define the flags of this command."""
     flags.DEFINE_string("run_dir", None, "Folder of the run.")
@@ -238,6 +299,12 @@ def define_predict_flags():
     )
     flags.DEFINE_integer(
         "top", 5, "Largest number of classes to print.", lower_bound=1
+    )
+    flags.DEFINE_float(
+        "coverage",
+        None,
+        "Show as many classes as it takes for the right one to be among them "
+        "for this share of images, such as 0.9. Needs trainers.calibrate.",
     )
     define_choice(
         "format",
@@ -462,6 +529,7 @@ def define_serving_flags():
 
 
 DEFINITIONS = {
+    "trainers.calibrate": define_calibrate_flags,
     "trainers.evaluate": define_evaluate_flags,
     "trainers.export_model": define_export_flags,
     "trainers.inspect": define_inspect_flags,

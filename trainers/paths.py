@@ -62,6 +62,12 @@ class RemotePath:
         with _os_errors(self):
             gfile.makedirs(self.address)
 
+    def unlink(self, missing_ok: bool = False):
+        """Remove the file."""
+        with _os_errors(self):
+            if self.exists() or not missing_ok:
+                gfile.remove(self.address)
+
     def read_bytes(self) -> bytes:
         """Return the content."""
         with _os_errors(self), gfile.GFile(self.address, "rb") as file:

@@ -43,7 +43,9 @@ def main(arguments):
         paths = expand_folders(arguments[1:])
         if FLAGS.format == "table":  # As its first bytes say.
             sys.stdout.reconfigure(encoding="utf-8")
-        rows = predict_each(source, paths, FLAGS.top, FLAGS.preprocess)
+        rows = predict_each(
+            source, paths, FLAGS.top, FLAGS.preprocess, FLAGS.coverage
+        )
         OUTPUT_FORMS[FLAGS.format](keep_faults(rows, faults), sys.stdout)
     for row in faults:
         print(f"Error: {row.fault}", file=sys.stderr)

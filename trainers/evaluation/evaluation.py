@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import keras
 import numpy as np
 
+from keras_vit.known import with_features
 from keras_vit.models.features import name_activation
 from trainers.augment.augmentation import parse_augmentation
 from trainers.data.datasets import ImageDataset, find_eval_split
@@ -28,7 +29,11 @@ from trainers.evaluation.label_predictions import (
     write_label_predictions,
 )
 from trainers.evaluation.label_scores import LabelTally
-from trainers.evaluation.predictions import predict_dataset, to_probabilities
+from trainers.evaluation.predictions import (
+    predict_dataset,
+    split_scores,
+    to_probabilities,
+)
 from trainers.evaluation.scores import Tally
 from trainers.models.factory import with_patch_size
 from trainers.paths import (
@@ -119,17 +124,22 @@ def evaluate(
     check_logits(model, dataset)
     bad_examples = BadExamples(max_bad_examples)
     results = start_results(source, dataset, other)
+    calibration = source.calibration
+    known = calibration and calibration.known
     for images, logits, labels, positions, names in predict_dataset(
-        model,
+        with_features(model) if known else model,
         dataset,
         batch_size=batch_size,
         preprocess=preprocess,
         bad_examples=bad_examples,
     ):
+        scores = None
+        if known:
+            logits, scores = split_scores(logits, model, known)
         logits = logits[:, dataset.logit_columns]
         if not dataset.has_several_labels:
             labels = labels > 0
-        results.add(images, logits, labels, positions, names)
+        results.add(images, logits, labels, positions, names, scores)
     found = results.tally.report()
     report = {
         **entries_of_model(source),
@@ -249,19 +259,20 @@ class Results:
     telling: TellingImages | TellingLabels
     examples: Examples
 
-    def add(self, images, logits, truths, positions, names):
+    def add(self, images, logits, truths, positions, names, scores=None):
         """Add a batch.
 
         Shapes:
             images: (B, H, W, C). logits: (B, C). truths: (B, C), True for the
             right classes; several labels are 1, 0 or NaN. positions: (B,).
-            names: B strings.
+            names: B strings. scores: (B,), those of a calibrated model.
         """
-        hits = self.tally.add(logits, truths)
+        rest = () if scores is None else (scores,)
+        hits = self.tally.add(logits, truths, *rest)
         self.examples.add(images, logits, truths, hits)
         probabilities = to_probabilities(logits, self.tally.activation)
         self.telling.add(
-            positions, images, logits, probabilities, truths, names
+            positions, images, logits, probabilities, truths, names, *rest
         )
 
 
@@ -279,8 +290,10 @@ def start_results(
     """
     others, names = other.predictions if other else {}, dataset.class_names
     if not dataset.has_several_labels:
-        tally = Tally(names, source.activation)
-        return Results(tally, TellingImages(others), Examples([]))
+        calibration = source.calibration
+        known = calibration and calibration.known
+        tally = Tally(names, source.activation, known)
+        return Results(tally, TellingImages(others, known), Examples([]))
     thresholds = source.thresholds
     if thresholds is not None:
         thresholds = np.asarray(thresholds)[dataset.logit_columns].tolist()
@@ -328,6 +341,7 @@ def write_results(
         names,
         tally.confusion,
         tally.bins(),
+        tally.curves(),
         telling,
         pictures,
         other,

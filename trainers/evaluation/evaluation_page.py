@@ -33,6 +33,8 @@ FIGURES = {
     "ranking_loss": "pairs of labels of an image in wrong order",
     "loss": "loss",
     "calibration_error": "calibration error",
+    "known": "images that are known",
+    "accuracy_of_known": "accuracy of the known images",
 }
 
 
@@ -59,6 +61,7 @@ def write_evaluation_page(
     class_names: Sequence[str],
     confusion: np.ndarray | None,
     bins: Sequence[Bin],
+    curves: Mapping[str, np.ndarray],
     telling: TellingImages | TellingLabels,
     pictures: Mapping[int, Pictures],
     other: OtherModel | None = None,
@@ -75,6 +78,7 @@ def write_evaluation_page(
         confusion: Number of images of each class and prediction, if known; of
             several labels, of each label and false alarm.
         bins: The bins of the calibration.
+        curves: The accuracy of the images that fit best, see `Tally.curves`.
         telling: The telling images.
         pictures: Their pictures, by position.
         other: The evaluation of a second model on the same images.
@@ -108,9 +112,11 @@ def write_evaluation_page(
         f"<p>{CALIBRATION[has_several]} On the diagonal, the probability is "
         "right; below the diagonal, it is too high, and above, too low.</p>",
         _diagram(bins),
+        *(_answers(report, curves) if curves else ()),
         *(
             f"<h2>{title}</h2><p>{text}</p>{show(getattr(telling, name))}"
             for name, (title, text) in kinds.items()
+            if name != "unknown" or telling.known
         ),
         *(_compare(telling, beside["model"], show) if beside else ()),
     ]
@@ -243,6 +249,50 @@ def _diagram(bins):
     )
 
 
+def _answers(report, curves):
+    """Yield how accurate a model is that answers for some images alone."""
+    yield "<h2>Answers and accuracy</h2>"
+    known = report.get("known")
+    text = (
+        "<p>Across: the share of the images that get an answer, those of the "
+        "highest probability first"
+        + (", dashed: of the highest score" if "score" in curves else "")
+        + ". Up: the accuracy of these answers, from {low:.0%} to 100 %."
+    )
+    lowest = min(float(x.min()) for x in curves.values())
+    low = min(np.floor(10 * lowest) / 10, 0.9)
+    yield text.format(low=low)
+    if known is not None:
+        yield (
+            f" The line shows what is known: {known:.1%} of the images"
+            + (
+                f", with an accuracy of {report['accuracy_of_known']:.1%}."
+                if "accuracy_of_known" in report
+                else "."
+            )
+        )
+    yield "</p>"
+    lines = []
+    for name, accuracies in curves.items():
+        count = len(accuracies)
+        # More points than pixels show nothing more.
+        shown = np.unique(np.linspace(0, count - 1, 240).astype(int))
+        points = " ".join(
+            f"{240 * (n + 1) / count:.1f},"
+            f"{240 * (1 - accuracies[n]) / (1 - low):.1f}"
+            for n in shown
+        )
+        lines.append(f'<polyline class="{name}" points="{points}"/>')
+    if known is not None:
+        place = f"{240 * known:.1f}"
+        lines.append(f'<line x1="{place}" y1="0" x2="{place}" y2="240"/>')
+    yield (
+        '<svg viewBox="-1 -1 242 242" width="260" role="img" aria-label='
+        f'"Accuracy by share of answers">{"".join(lines)}'
+        '<rect class="frame" width="240" height="240"/></svg>'
+    )
+
+
 def _false_alarms(counts, class_names, telling, show):
     """Yield which labels of an image go with which false alarms."""
     if counts is None or not counts.any():
@@ -293,6 +343,8 @@ def _caption(row, class_names, telling):
     if truth != prediction:
         text = f"{truth}, predicted {text}"
     lines = [text]
+    if row.score is not None:
+        lines.append(f"score {row.score:.4g}")
     if row.other:
         predicted = class_names[row.other.prediction]
         lines.append(f"the other: {predicted} {row.other.probability:.1%}")
@@ -324,6 +376,11 @@ SECTIONS = {
     "doubtful": (
         "Least certain",
         "Predictions that are hardly more probable than the next class.",
+    ),
+    "unknown": (
+        "Unknown",
+        "Images with the lowest scores, below the threshold: they get no "
+        "class.",
     ),
 }
 LABEL_SECTIONS = {
@@ -357,5 +414,7 @@ td.wrong { background: color-mix(in srgb, #d33 var(--share), transparent); }
 td a { color: inherit; }
 svg rect { fill: #48a; }
 svg line { stroke: #888; stroke-dasharray: 4; }
+svg polyline { fill: none; stroke: #48a; stroke-width: 2; }
+svg .score { stroke: #a62; stroke-dasharray: 6 3; }
 svg .frame { fill: none; stroke: #888; }
 """

@@ -18,7 +18,8 @@ from trainers.data.readers.image_paths import (
     list_images,
     printable,
 )
-from trainers.evaluation.predictions import load_image, predict_probabilities
+from trainers.evaluation.calibration import set_limit
+from trainers.evaluation.predictions import load_image, make_predict
 from trainers.training.run_folder import (
     NamedModel,
     RunFolder,
@@ -56,12 +57,20 @@ class FilePrediction(NamedTuple):
         fault: Why the file could not be read; empty if it could.
         labels: Each class of a model of several labels, in its order; empty of
             one label.
+        score: How well the image fits what the model has learned, see
+            `keras_vit.known`; None of a model that is not calibrated.
+        is_known: Whether the score reaches its threshold.
+        candidates: The classes that the right one is among, with the coverage
+            that was asked for, best first; None if none was.
     """
 
     path: str
     classes: list[tuple[str, float]]
     fault: str = ""
     labels: Sequence[Label] = ()
+    score: float | None = None
+    is_known: bool = True
+    candidates: list[tuple[str, float]] | None = None
 
     @property
     def present(self) -> list[Label]:
@@ -110,6 +119,7 @@ def predict_each(
     paths: Sequence[str],
     top: int = 5,
     preprocess: str | None = None,
+    coverage: float | None = None,
 ) -> Iterator[FilePrediction]:
     """Yield the predictions for image files, in their order.
 
@@ -123,10 +133,12 @@ def predict_each(
         top: Largest number of classes of an image.
         preprocess: Operations on the images, see `eval_batches`; None for
             those of the run.
+        coverage: Share of images with the right class among the `candidates`;
+            None for none.
 
     Raises:
         ValueError: If there is no such model, or it gives no vector for each
-            image.
+            image; or a coverage is given for a model that is not calibrated.
     """
     model = source.load_model()
     if len(model.output_shape) != 2 or None in model.input_shape[1:3]:
@@ -145,6 +157,17 @@ def predict_each(
     if names is None and num_classes != 1000:
         names = [str(index) for index in range(num_classes)]
     thresholds = source.used_thresholds or ()
+    calibration, limit = source.calibration, None
+    if coverage is not None:
+        if calibration is None:
+            raise ValueError(
+                "`coverage` needs a run of one class an image that `keras-vit "
+                "calibrate` has measured. Received: "
+                f"coverage={coverage}, run_dir={str(source)!r}"
+            )
+        limit = set_limit(calibration.truths, coverage)
+    known = calibration and calibration.known
+    predict = make_predict(model, source.activation, known)
     rest = iter(paths)
     while batch := list(itertools.islice(rest, BATCH_SIZE)):
         images, faults = {}, {}
@@ -157,19 +180,23 @@ def predict_each(
                 faults[path] = message_of(error) + _advise(path)
         found = {}
         if images:
-            probabilities = predict_probabilities(
-                model, [*images.values()], source.activation
-            )
-            rows = decode_predictions(probabilities, top, names)
-            found = dict(zip(images, zip(rows, probabilities.tolist())))
+            probabilities, scores = predict([*images.values()])
+            every = decode_predictions(probabilities, num_classes, names)
+            found = dict(zip(images, zip(every, probabilities, scores)))
         for path in batch:
-            rows, row = found.get(path, ([], []))
+            rows, row, score = found.get(path, ([], [], None))
+            classes = [(name, float(p)) for _, name, p in rows]
             yield FilePrediction(
                 printable(path),
-                [(name, p) for _, name, p in rows],
+                classes[:top],
                 printable(faults.get(path, "")),
                 # A model of one label has no thresholds.
-                [*map(Label, names or (), row, thresholds)],
+                [*map(Label, names or (), map(float, row), thresholds)],
+                None if score is None else float(score),
+                score is None or bool(calibration.known.is_known(score)),
+                None
+                if limit is None
+                else [(name, p) for name, p in classes if p >= limit],
             )
 
 
@@ -190,6 +217,12 @@ def write_lines(rows: Iterable[FilePrediction], file: TextIO):
             shown = [label[:2] for label in row.present]
         elif row.labels:
             start = "no label; most probable: "
+        elif not row.is_known:
+            start = "unknown; most probable: "
+        elif row.candidates:
+            shown, start = row.candidates, "one of: "
+        elif row.candidates is not None:
+            start = "no class is probable enough; most probable: "
         scores = ", ".join(f"{name} {p:.1%}" for name, p in shown)
         file.write(f"{row.path}: {start}{scores}\n")
 
@@ -197,7 +230,9 @@ def write_lines(rows: Iterable[FilePrediction], file: TextIO):
 def write_csv(rows: Iterable[FilePrediction], file: TextIO):
     """Write a CSV table: path, fault, and columns for each class.
 
-    Of several labels, a column after the fault has those of the image.
+    Between these are the labels of the image, if it may have several; whether
+    it is known and its score, if the model is calibrated; and the classes that
+    the right one is among, if a coverage was asked for.
     """
     rows, begun = iter(rows), []
     for row in rows:
@@ -205,25 +240,38 @@ def write_csv(rows: Iterable[FilePrediction], file: TextIO):
         if row.classes:  # All that could be read have as many.
             break
     width = len(begun[-1].classes) if begun else 0
-    has_several = bool(begun and begun[-1].labels)
     columns = [(f"class_{n + 1}", f"probability_{n + 1}") for n in range(width)]
     table = csv.writer(file, lineterminator="\n")
-    labels = ["labels"] if has_several else []
-    table.writerow(["path", "fault", *labels, *itertools.chain(*columns)])
+    shown = _more_cells(begun[-1]) if begun else {}
+    table.writerow(["path", "fault", *shown, *itertools.chain(*columns)])
     for row in itertools.chain(begun, rows):
         cells = [(name, f"{p:.6g}") for name, p in row.classes]
         cells += [("", "")] * (width - len(cells))
-        if has_several:
-            labels = [SEPARATORS[0].join(x.name for x in row.present)]
-        table.writerow([row.path, row.fault, *labels, *itertools.chain(*cells)])
+        more = _more_cells(row)
+        more = [more.get(name, "") for name in shown]
+        table.writerow([row.path, row.fault, *more, *itertools.chain(*cells)])
+
+
+def _more_cells(row):
+    """Return cells of a table between the fault and the classes, by column."""
+    cells = {}
+    if row.labels:
+        cells["labels"] = SEPARATORS[0].join(x.name for x in row.present)
+    if row.score is not None:
+        cells |= {"known": int(row.is_known), "score": f"{row.score:.6g}"}
+    if row.candidates is not None:
+        names = [name for name, _ in row.candidates]
+        cells["candidates"] = SEPARATORS[0].join(names)
+    return cells
 
 
 def write_table(rows: Iterable[FilePrediction], file: TextIO):
     """Write a table for a spreadsheet, which `csv:PATH` reads as labels.
 
     Of several labels, there is a column for each class, with 1 if the image is
-    given it and 0 if not; otherwise, a column `label`. Files that cannot be
-    read are left out. The byte-order mark tells Excel that this is UTF-8.
+    given it and 0 if not; otherwise, a column `label`, empty for an unknown
+    image. Files that cannot be read are left out. The byte-order mark tells
+    Excel that this is UTF-8.
 
     Raises:
         ValueError: If the name of a class is that of another column.
@@ -246,7 +294,8 @@ def write_table(rows: Iterable[FilePrediction], file: TextIO):
             table.writerow(["path", *(names or ["label"])])
             is_begun = True
         labels = [int(label.is_present) for label in row.labels]
-        table.writerow([row.path, *(labels or [row.classes[0][0]])])
+        label = row.classes[0][0] if row.is_known else ""
+        table.writerow([row.path, *(labels or [label])])
 
 
 def write_jsonl(rows: Iterable[FilePrediction], file: TextIO):
@@ -258,6 +307,12 @@ def write_jsonl(rows: Iterable[FilePrediction], file: TextIO):
             content["labels"] = [
                 {**label._asdict(), "is_present": label.is_present}
                 for label in row.labels
+            ]
+        if row.score is not None:
+            content |= {"score": row.score, "is_known": row.is_known}
+        if row.candidates is not None:
+            content["candidates"] = [
+                {"name": n, "probability": p} for n, p in row.candidates
             ]
         file.write(json.dumps(content, ensure_ascii=False) + "\n")
 

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_vit.analysis.rollout import attention_rollout, head_grid
+from keras_vit.known import KnownScore
 from keras_vit.models import VisionTransformer
 from keras_vit.preprocessing.description import (
     Normalization,
@@ -233,6 +234,7 @@ class Telling(NamedTuple):
         probability: Of the predicted class.
         margin: How much more probable the predicted class is than the next.
         other: The prediction of another model, if there is one.
+        score: How well the image fits, of a calibrated model.
     """
 
     position: int
@@ -242,6 +244,7 @@ class Telling(NamedTuple):
     probability: float
     margin: float
     other: ImagePrediction | None = None
+    score: float | None = None
 
 
 @dataclasses.dataclass
@@ -250,6 +253,7 @@ class TellingImages:
 
     Args:
         others: The predictions of another model by position, to compare with.
+        known: Tells which images are known, by their scores.
 
     Attributes:
         mistakes: The most confident wrong predictions, the worst first.
@@ -258,11 +262,13 @@ class TellingImages:
         predictions: The prediction for each image, by its position.
         won, lost: Images that only this model gets right, and only the other;
             the most confident predictions of this one first.
+        unknown: Images with the lowest scores, below the threshold.
     """
 
     others: Mapping[int, ImagePrediction] = dataclasses.field(
         default_factory=dict
     )
+    known: KnownScore | None = None
     mistakes: list[Telling] = dataclasses.field(default_factory=list)
     doubtful: list[Telling] = dataclasses.field(default_factory=list)
     cells: dict[tuple[int, int], list[Telling]] = dataclasses.field(
@@ -273,6 +279,7 @@ class TellingImages:
     )
     won: list[Telling] = dataclasses.field(default_factory=list)
     lost: list[Telling] = dataclasses.field(default_factory=list)
+    unknown: list[Telling] = dataclasses.field(default_factory=list)
 
     def add(
         self,
@@ -282,6 +289,7 @@ class TellingImages:
         probabilities: np.ndarray,
         truths: np.ndarray,
         names: Sequence[str],
+        scores: np.ndarray | None = None,
     ):
         """Add a batch.
 
@@ -291,7 +299,7 @@ class TellingImages:
         Shapes:
             positions: (B,). images: (B, H, W, C). logits, probabilities:
             (B, C). truths: (B, C), True for the right classes. names: B
-            strings.
+            strings. scores: (B,), if there is a `known`.
         """
         predictions = np.argmax(logits, -1)
         nearest = nearest_classes(logits, truths)
@@ -307,6 +315,7 @@ class TellingImages:
                 float(probabilities[index, prediction]),
                 float(margins[index]),
                 self.others.get(int(position)),
+                None if scores is None else float(scores[index]),
             )
             self.predictions[row.position] = ImagePrediction(
                 row.truth, row.prediction, row.probability, names[index]
@@ -316,11 +325,15 @@ class TellingImages:
             if not is_right:
                 self.mistakes.append(row)
                 self._add_to_cell(row)
+            if self.known and not self.known.is_known(scores[index]):
+                self.unknown.append(row)
             if row.other and row.other.is_right != is_right:
                 (self.won if is_right else self.lost).append(row)
         # Not all images of a large split fit into memory.
         self.doubtful.sort(key=lambda row: row.margin)
         del self.doubtful[NUM_SHOWN:]
+        self.unknown.sort(key=lambda row: row.score)
+        del self.unknown[NUM_SHOWN:]
         for rows in (self.mistakes, self.won, self.lost):
             rows.sort(key=lambda row: -row.probability)
             del rows[NUM_SHOWN:]
@@ -340,7 +353,7 @@ class TellingImages:
     def _lists(self):
         """The lists of images that are kept."""
         own_lists = self.mistakes, self.doubtful, self.won, self.lost
-        return [*own_lists, *self.cells.values()]
+        return [*own_lists, self.unknown, *self.cells.values()]
 
     @property
     def all(self) -> list[Telling]:

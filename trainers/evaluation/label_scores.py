@@ -318,6 +318,10 @@ class LabelTally:
         """Return the `calibration_bins` of the probabilities of all labels."""
         return calibration_bins(*self._certainty())
 
+    def curves(self) -> dict[str, np.ndarray]:
+        """Return nothing: of several labels, no image is refused."""
+        return {}
+
     def _certainty(self):
         """Return probabilities and truths of all known labels."""
         logits, labels = self._known()

@@ -1,10 +1,11 @@
 """Predictions of a model: for image files and for a data set."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import keras
 import numpy as np
 
+from keras_vit.known import KnownScore, with_features
 from keras_vit.models.features import name_activation
 from keras_vit.progress import ProgressBar
 from trainers.data.batches import eval_batches
@@ -40,24 +41,46 @@ def load_image(
     return prepare(pixels).numpy()
 
 
-def predict_probabilities(
-    model: keras.Model, images: Sequence[np.ndarray], activation: str
-) -> np.ndarray:
-    """Return the probabilities of the classes of images.
+def make_predict(
+    model: keras.Model, activation: str, known: KnownScore | None = None
+) -> Callable:
+    """Return a function from images to probabilities of classes and scores.
 
     Shapes:
-        images: B arrays (H, W, C). returns: (B, classes), float32.
+        The function takes B arrays (H, W, C), and returns (B, classes),
+        float32, and B scores.
 
     Args:
         model: A classifier. Its outputs are logits, or probabilities if its
             last layer is a softmax or sigmoid.
-        images: Images in the range of the model.
         activation: The function that turns logits into probabilities.
+        known: Tells known images; without it, the scores are None.
     """
-    outputs = model.predict(np.stack(images), verbose=0)
-    if name_activation(model) is not None:
-        return np.asarray(outputs, "float32")
-    return to_probabilities(outputs, activation)
+    has_logits = name_activation(model) is None
+    reader = model if known is None else with_features(model)
+
+    def predict(images):
+        outputs, scores = np.stack(images), [None] * len(images)
+        outputs = reader.predict(outputs, verbose=0)
+        if known is not None:
+            outputs, scores = split_scores(outputs, model, known)
+        if has_logits:
+            outputs = to_probabilities(outputs, activation)
+        return np.asarray(outputs, "float32"), scores
+
+    return predict
+
+
+def split_scores(
+    outputs: np.ndarray, model: keras.Model, known: KnownScore
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the logits and the scores of images.
+
+    Shapes:
+        outputs: (B, D + C), see `with_features`. returns: (B, C) and (B,).
+    """
+    features, logits = np.split(outputs, [-model.output_shape[-1]], axis=1)
+    return logits, keras.ops.convert_to_numpy(known(features, logits))
 
 
 def to_probabilities(logits: np.ndarray, activation: str) -> np.ndarray:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_vit.known import KnownScore
 from keras_vit.tables import pick
 
 TOP = 5
@@ -181,10 +182,12 @@ class Tally:
     Args:
         class_names: Names of the C classes, in the order of the logits.
         activation: See `score_predictions`.
+        known: Tells which images are known, by their scores.
     """
 
     class_names: list[str]
     activation: str = "softmax"
+    known: KnownScore | None = None
 
     def __post_init__(self):
         self._rows = []
@@ -198,14 +201,21 @@ class Tally:
         if num_classes <= MOST_CLASSES:
             self.confusion = np.zeros((num_classes, num_classes), int)
 
-    def add(self, logits: np.ndarray, truths: np.ndarray) -> np.ndarray:
+    def add(
+        self,
+        logits: np.ndarray,
+        truths: np.ndarray,
+        scores: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Add a batch; return which of its predictions are right.
 
         Shapes:
             logits: (B, C), finite. truths: (B, C), True for the right classes.
-            returns: (B,).
+            scores: (B,), if there is a `known`. returns: (B,).
         """
         row = score_predictions(logits, truths, self.activation)
+        if scores is not None:
+            row["score"] = scores
         self._rows.append(row)
         predictions = np.argmax(logits, -1)
         is_right = row["accuracy"]
@@ -228,6 +238,8 @@ class Tally:
             accuracy_low, accuracy_high: 95 % confidence interval of the
                 accuracy, see `wilson_interval`.
             calibration_error: See `calibration_error`.
+            known: Share of images that are known, of a calibrated model.
+            accuracy_of_known: Their accuracy, if there are any.
             balanced_accuracy: Mean accuracy of the classes that have images.
             macro_f1: Mean F1 of these classes.
             baseline_accuracy: Accuracy of always answering the class with the
@@ -240,6 +252,12 @@ class Tally:
         """
         columns = self._columns()
         confidence, hits = columns.pop("confidence"), columns["accuracy"]
+        answered = {}
+        if self.known is not None:
+            is_known = self.known.is_known(columns.pop("score"))
+            answered["known"] = float(is_known.mean())
+            if is_known.any():
+                answered["accuracy_of_known"] = float(hits[is_known].mean())
         if len(self.class_names) <= TOP:
             del columns["top5_accuracy"]
         low, high = wilson_interval(int(hits.sum()), len(hits))
@@ -250,6 +268,7 @@ class Tally:
             "accuracy_low": low,
             "accuracy_high": high,
             "calibration_error": calibration_error(confidence, hits),
+            **answered,
             "balanced_accuracy": float(
                 np.mean([*classes["accuracy"].values()])
             ),
@@ -266,6 +285,29 @@ class Tally:
         """Return the `calibration_bins` of all images."""
         columns = self._columns()
         return calibration_bins(columns["confidence"], columns["accuracy"])
+
+    def curves(self) -> dict[str, np.ndarray]:
+        """Return the accuracy of the images that fit best, for each number.
+
+        Shapes:
+            returns: (N,) each, for 1 to N images.
+
+        Returns:
+            The accuracies by what orders the images: "probability", and
+            "score" of a calibrated model.
+        """
+        columns = self._columns()
+        orders = {"probability": columns["confidence"]}
+        if self.known is not None:
+            orders["score"] = columns["score"]
+        counts = np.arange(len(columns["accuracy"])) + 1
+        return {
+            name: np.cumsum(
+                columns["accuracy"][np.argsort(-values, kind="stable")]
+            )
+            / counts
+            for name, values in orders.items()
+        }
 
     def _columns(self):
         return {

@@ -279,6 +279,17 @@ def _describe_figures(figures):
 def _describe_answers(run):
     """Return what a model says of an image, and from which probabilities."""
     thresholds = run.used_thresholds
+    calibration = run.calibration
+    if calibration is not None:
+        figures = calibration.figures
+        return (
+            "It knows these classes alone. An image of anything else should "
+            f"be unknown: its score (`{figures['score']}`) is below "
+            f"{figures['threshold']:.4g}, as is that of "
+            f"{figures['refused']:.1%} of the {figures['num_examples']:,} "
+            f"images of the split `{figures['split']}`. `trainers.predict` "
+            "and exports compute it; the model file alone does not."
+        )
     if thresholds is None:
         return (
             "It knows these classes alone: an image of anything else gets one "

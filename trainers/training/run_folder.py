@@ -6,17 +6,21 @@ import errno
 import fcntl
 import functools
 import hashlib
+import io
 import json
 import os
 import pathlib
 import shlex
+import zipfile
 from collections.abc import Mapping
 
 import keras
+import numpy as np
 
 from keras_vit import from_checkpoint, save_lora
 from keras_vit.arguments import is_number
 from keras_vit.files import DRAFT
+from keras_vit.known import KnownScore
 from keras_vit.model_files import (
     RUN_MODEL,
     RUN_RECIPE,
@@ -34,6 +38,7 @@ from trainers.data.labels import DEFAULT_THRESHOLD
 from trainers.models.initial_model import find_model_file
 from trainers.models.resnets import is_bit_resnet
 from trainers.paths import (
+    ContentError,
     Path,
     RemotePath,
     as_path,
@@ -116,6 +121,49 @@ def take_thresholds(content: Mapping) -> list[float] | None:
     return found
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Calibration:
+    """What `trainers.calibrate` has found for the model of a run.
+
+    Args:
+        known: Tells which images show something that the model has learned.
+        truths: Probability of the right class for each image that it was
+            measured on, (N,); for prediction sets.
+        figures: What was measured, in values of JSON.
+    """
+
+    known: KnownScore
+    truths: np.ndarray
+    figures: Mapping
+
+
+# What reading a damaged file of arrays raises.
+READING_ERRORS = (
+    *(EOFError, KeyError, TypeError, ValueError),
+    zipfile.BadZipFile,
+)
+
+
+def read_calibration(content: bytes, digest: str | None) -> Calibration:
+    """Return the calibration in a file.
+
+    Args:
+        content: The content of the file.
+        digest: The checksum of the model.
+
+    Raises:
+        ValueError: If it is no such file, or of another model.
+    """
+    with np.load(io.BytesIO(content)) as file:
+        arrays = dict(file)
+    text = json.loads(str(arrays.pop("description")))
+    if text["model_digest"] != digest:
+        raise ValueError("it is of another model.keras")
+    truths = arrays.pop("truths")
+    known = KnownScore(vectors=arrays, **text["known"])
+    return Calibration(known, truths, text["figures"])
+
+
 CARD = "README.md"  # Hugging Face shows a file of this name.
 # Errors which mean that a file of this size cannot be written.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -157,6 +205,11 @@ class RunFolder:
         if not self.model_path.exists():
             return None
         return hashlib.sha256(self.model_path.read_bytes()).hexdigest()
+
+    @property
+    def calibration_path(self) -> Path:
+        """What `trainers.calibrate` has found."""
+        return self.folder / "calibration.npz"
 
     @property
     def lora_path(self) -> Path:
@@ -355,12 +408,54 @@ class RunFolder:
         count = len(self.load_class_names())
         return self.thresholds or [DEFAULT_THRESHOLD] * count
 
+    @property
+    def calibration(self) -> Calibration | None:
+        """What `trainers.calibrate` has found for the model, if it ran.
+
+        Raises:
+            ContentError: If it is of another model, or no such file.
+        """
+        if not self.calibration_path.exists():
+            return None
+        try:
+            content = self.calibration_path.read_bytes()
+            return read_calibration(content, self.digest)
+        except READING_ERRORS as error:
+            raise ContentError(
+                f"{self.calibration_path} must be what `keras-vit calibrate` "
+                "wrote for this model: delete it, or run that command again. "
+                f"Received: {error}"
+            ) from None
+
+    def save_calibration(self, found: Calibration):
+        """Write what was found for the model as it is now."""
+        known = found.known
+        description = {
+            "model_digest": self.digest,
+            "known": {
+                "kind": known.kind,
+                "threshold": known.threshold,
+                "activation": known.activation,
+            },
+            "figures": dict(found.figures),
+        }
+        buffer = io.BytesIO()
+        np.savez(
+            buffer,
+            description=json.dumps(description),
+            truths=found.truths,
+            **known.vectors,
+        )
+        with draft_of(self.calibration_path) as draft:
+            draft.write_bytes(buffer.getvalue())
+
     def load_num_images(self) -> int | None:
         """Return the number of training images; None if it is not known."""
         return self._read(lambda content: content.get("num_images"))
 
     def save_model(self, model: keras.Model):
-        """Write the model atomically."""
+        """Write the model atomically; it is not calibrated yet."""
+        self.calibration_path.unlink(missing_ok=True)
         with draft_of(self.model_path) as draft:
             model.save(draft)
 
@@ -543,6 +638,11 @@ class NamedModel:
     def used_thresholds(self) -> list[float] | None:
         """Those that predictions use; None for one label an image."""
         return self._run.used_thresholds if self._run else None
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What `trainers.calibrate` has found for a run, if it ran."""
+        return self._run.calibration if self._run else None
 
     @property
     def digest(self) -> str | None:

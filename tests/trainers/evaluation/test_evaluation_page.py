@@ -3,6 +3,7 @@ import re
 import numpy as np
 import pytest
 
+from keras_vit.known import KnownScore
 from trainers.evaluation.evaluation_page import write_evaluation_page
 from trainers.evaluation.image_predictions import (
     ImagePrediction,
@@ -17,14 +18,16 @@ LOGITS = np.array(
     [[4.0, 0, 0], [3, 1, 0], [2, 3, 0], [0, 5, 0], [0, 1, 2], [0, 2, 1.5]]
 )
 LABELS = [0, 0, 0, 1, 2, 2]
+SCORES = np.float32([5, 4, 0.5, 3, -1, 2])
+KNOWN = KnownScore("energy", threshold=1.0)
 
 
 @pytest.fixture
 def make_page(tmp_path):
     """Return a function that writes a page and returns its text."""
     truths = np.eye(3, dtype=bool)[LABELS]
-    tally = Tally(NAMES)
-    tally.add(LOGITS, truths)
+    tally = Tally(NAMES, known=KNOWN)
+    tally.add(LOGITS, truths, SCORES)
     exponents = np.exp(LOGITS)
     shares = exponents / exponents.sum(-1, keepdims=True)
     report = {
@@ -39,13 +42,14 @@ def make_page(tmp_path):
     all_bins = tally.bins()
 
     def make(confusion=tally.confusion, bins=all_bins, other=None):
-        telling = TellingImages(other.predictions if other else {})
+        telling = TellingImages(other.predictions if other else {}, KNOWN)
         names = [f"photos/{n}.jpg" for n in range(6)]
         images = np.zeros((6, 1, 1, 1))
-        telling.add(np.arange(6), images, LOGITS, shares, truths, names)
+        telling.add(np.arange(6), images, LOGITS, shares, truths, names, SCORES)
         path = tmp_path / "evaluation.html"
         write_evaluation_page(
-            path, report, NAMES, confusion, bins, telling, pictures, other
+            *(path, report, NAMES, confusion, bins, tally.curves()),
+            *(telling, pictures, other),
         )
         return path.read_text(encoding="utf-8")
 
@@ -103,6 +107,31 @@ def test_the_worst_mistake_comes_first(make_page):
     assert found == ["2", "5"]  # Of 70 % and 58 %.
     found = re.findall(photos, section(page, "Least certain"))
     assert found[0] == "5" and len(found) == 6
+
+
+def test_what_is_refused_and_how_accurate_the_rest_is(make_page):
+    page, photos = make_page(), r'title="photos/(\d).jpg"'
+    assert re.findall(photos, section(page, "Unknown")) == ["4", "2"]
+    part = section(page, "Answers and accuracy")
+    assert "66.7% of the images, with an accuracy of 75.0%" in part
+    assert '<line x1="160.0" y1="0" x2="160.0" y2="240"/>' in part
+    # By their scores: right, right, right, wrong, wrong, right. From 60 %.
+    [points] = re.findall(r'class="score" points="([^"]*)"', part)
+    found = [[float(x) for x in pair.split(",")] for pair in points.split()]
+    rates = np.cumsum([1, 1, 1, 0, 0, 1]) / np.arange(1, 7)
+    expected = [[40 * i, 600 * (1 - x)] for i, x in enumerate(rates, 1)]
+    np.testing.assert_allclose(found, expected, atol=0.06)
+
+
+def test_the_curve_of_a_model_that_is_not_calibrated():
+    tally = Tally(NAMES)
+    tally.add(LOGITS, np.eye(3, dtype=bool)[LABELS])
+    assert "known" not in tally.report()
+    [(name, rates)] = tally.curves().items()
+    # By their probabilities: 3, 0, 1, 2, 4, 5.
+    expected = np.cumsum([1, 1, 1, 0, 1, 0]) / np.arange(1, 7)
+    np.testing.assert_allclose(rates, expected)
+    assert name == "probability"
 
 
 def test_images_that_only_one_model_gets_right(make_page):

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from tests import commands
 from trainers import train
 from trainers.data.datasets import open_dataset
 from trainers.evaluation.label_scores import choose_thresholds
@@ -92,7 +93,9 @@ def test_the_data_decide_and_the_best_ranking_is_kept(recipe, tmp_path):
     assert known.sum() == 3 * 30 - 1
 
 
-def test_thresholds_of_the_kept_model_are_saved_and_stay(recipe, tmp_path):
+def test_thresholds_of_the_kept_model_are_saved_and_stay(
+    recipe, tmp_path, subprocess_environment
+):
     recipe = dataclasses.replace(recipe, threshold_goal="precision:0.8")
     trainer = prepare(recipe, str(tmp_path / "run"))
     trainer.train(train.choose_thresholds)
@@ -105,6 +108,14 @@ def test_thresholds_of_the_kept_model_are_saved_and_stay(recipe, tmp_path):
     before = run.thresholds
     run.save_recipe(run.load_recipe(), run.load_class_names())
     assert run.thresholds == before
+    # Another goal later.
+    words = ["-m", "trainers.calibrate", f"--run_dir={run}"]
+    words.append("--threshold_goal=f1")
+    result = commands.run(words, subprocess_environment, tmp_path)
+    assert not result.returncode, result.stderr
+    want = choose_thresholds(probabilities, labels, "f1")
+    np.testing.assert_allclose(run.thresholds, want, rtol=1e-5)
+    assert f"{'large':24s} {want[1]:.4f}" in result.stdout
     run.save_thresholds([0.5, 2.0, 0.5])
     with pytest.raises(ValueError, match="recipe.json.*`thresholds`"):
         _ = run.thresholds

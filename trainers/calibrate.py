@@ -1,0 +1,124 @@
+"""Calibrate the model of a run: what its answers are worth, what it knows.
+
+The probabilities get a temperature, if one makes them more honest, and images
+that do not show what the model has learned become unknown. Of several labels,
+the thresholds are chosen anew.
+
+Example:
+    python -m trainers.calibrate --run_dir=saved_models/photos
+    python -m trainers.calibrate --run_dir=saved_models/photos --unknown=other
+"""
+
+if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
+    from trainers.command_line import begin
+
+    begin("trainers.calibrate")
+
+import math
+
+from absl import flags
+
+from keras_vit.known import SCORES
+from trainers.commands import (
+    open_source,
+    refuse_arguments,
+    run_main,
+    stop_at_once,
+    user_errors,
+)
+from trainers.data.decoding import BadExamples
+from trainers.evaluation.calibration import calibrate, calibrate_classes
+from trainers.evaluation.file_predictions import expand_folders
+from trainers.evaluation.predictions import load_image
+from trainers.training.run_folder import Calibration
+
+FLAGS = flags.FLAGS
+
+
+def main(arguments):
+    """Run the command."""
+    with stop_at_once("Stopped."), user_errors():
+        refuse_arguments(arguments)
+        run, dataset = open_source(
+            FLAGS.run_dir,
+            dataset=FLAGS.dataset,
+            data_dir=FLAGS.data_dir,
+            train_split=FLAGS.train_split,
+            eval_split=FLAGS.eval_split,
+        )
+        options = {
+            "batch_size": FLAGS.batch_size,
+            "bad_examples": BadExamples(FLAGS.max_bad_examples),
+        }
+        if run.has_several_labels:
+            goal = FLAGS.threshold_goal or run.load_recipe().threshold_goal
+            thresholds = calibrate(run, dataset, goal, **options)
+            print(f"Thresholds for {goal}, in {run.recipe_path}:")
+            for name, value in zip(run.load_class_names(), thresholds):
+                print(f"{name:24s} {value:.4f}")
+            return
+        shape, preprocess = run.load_model().input_shape[1:], run.preprocess
+        unknown = [
+            load_image(path, shape, preprocess)
+            for path in expand_folders(FLAGS.unknown or ())
+        ]
+        found = calibrate_classes(
+            run,
+            dataset,
+            score=FLAGS.score,
+            refuse=FLAGS.refuse,
+            fits_temperature=FLAGS.temperature,
+            unknown=unknown,
+            **options,
+        )
+    print(describe(found))
+    print(
+        f"Written: {run.calibration_path}. Evaluations and exports from before "
+        "do not know this: repeat them."
+    )
+
+
+def describe(found: Calibration) -> str:
+    """Return what was measured, in lines."""
+    figures = found.figures
+    lines = [
+        f"Measured on {figures['num_examples']:,} images of "
+        f"{figures['dataset']}, split {figures['split']}; the scores compare "
+        f"with {figures['num_train']:,} training images.",
+        f"Calibration error {figures['calibration_error']:.4f}; with a "
+        f"temperature {figures['calibration_error_scaled']:.4f}: "
+        + (
+            "not changed."
+            if figures["temperature"] == 1
+            else f"the logits of model.keras were divided by "
+            f"{figures['temperature']:.4g}."
+        ),
+        "",
+    ]
+    titles = ["score", "left-out classes"]
+    if figures["num_unknown"]:
+        titles += [f"{figures['num_unknown']:,} unknown images", "passed"]
+    lines.append("".join(f"{title:22s}" for title in titles).rstrip())
+    for kind in SCORES:
+        row = figures["scores"][kind]
+        cells = [kind, format_share(row["left_out"], 4)]
+        if "auroc" in row:
+            cells.append(format_share(row["auroc"], 4))
+            cells.append(f"{row['false_positive_rate']:.1%}")
+        mark = "<- used" if kind == figures["score"] else ""
+        lines.append(("".join(f"{cell:22s}" for cell in cells) + mark).rstrip())
+    lines += [
+        "",
+        f"Images with a score below {figures['threshold']:.5g} are unknown: "
+        f"{figures['refused']:.1%} of the images of the split.",
+    ]
+    return "\n".join(lines)
+
+
+def format_share(value: float, digits: int) -> str:
+    """Return a share as text; a dash if it is not known."""
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+if __name__ == "__main__":
+    run_main(main)
