@@ -203,8 +203,8 @@ class Score(NamedTuple):
 SCORES = {
     "max_probability": Score(max_probability),
     "energy": Score(energy),
+    "neighbors": Score(neighbors, ("neighbors",), fit_neighbors),
     "class_means": Score(
         class_means, ("whitening", "offset", "means"), fit_class_means
     ),
-    "neighbors": Score(neighbors, ("neighbors",), fit_neighbors),
 }

@@ -135,6 +135,9 @@ def run_command(line, environment, *more):
         # Fewer than the page says.
         runpy.run_path(str(ROOT / words[0]))["make_scenes"](words[1], 12)
         return
+    if words[0] == "docs/examples/make_unknown.py":
+        runpy.run_path(str(ROOT / words[0]))["make_unknown"](words[1], 30)
+        return
     assert words[0] == "-m"
     output = words[-1] if words[-2] == ">" else None
     words = words[:-2] if output else words

@@ -11,7 +11,7 @@ from trainers.recipes.recipe import Recipe
 
 # Of `trainers.evaluation.probing`, `keras_vit.known` and `keras_vit.export`.
 PROBES = ("few_shot", "knn")
-SCORES = ("max_probability", "energy", "class_means", "neighbors")
+SCORES = ("max_probability", "energy", "neighbors", "class_means")
 FORMATS = ("onnx", "openvino", "saved_model", "tflite", "web")
 QUANTIZATIONS = (
     *("float32", "float16", "dynamic_int8", "int8", "static_int8"),

@@ -21,11 +21,20 @@ keras-vit train --dataset=folder:photos --run_dir=saved_models/photos \
     --model=mu/16 --patch_size=8 --image_size=64 --epochs=60 \
     --learning_rate=5e-3
 
-# How good it is, what it says about new photos, and where it looks.
+# How good it is, and what it says about new photos.
 keras-vit evaluate --run_dir=saved_models/photos
 keras-vit predict --run_dir=saved_models/photos new_photos
 keras-vit predict --run_dir=saved_models/photos new_photos --format=csv \
     > new_photos.csv
+
+# What it does not know: honest probabilities, and unknown pictures.
+python docs/examples/make_unknown.py pictures
+keras-vit calibrate --run_dir=saved_models/photos --unknown=pictures/logos
+keras-vit evaluate --run_dir=saved_models/photos
+keras-vit predict --run_dir=saved_models/photos new_photos \
+    pictures/logos/000.png pictures/logos/001.png
+
+# Where it looks.
 keras-vit inspect --run_dir=saved_models/photos
 
 # For a server, a browser and a phone, compared with the model.

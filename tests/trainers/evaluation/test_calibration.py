@@ -70,6 +70,15 @@ def test_honest_probabilities_keep_their_temperature():
     assert any(choose_temperature(*draw)[0] == 1.0 for draw in draws)
 
 
+@pytest.mark.parametrize("count", [1, 17, 400])
+def test_few_images_that_are_right_do_not_claim_certainty(count):
+    """Of N right images and one wrong one, N / (N + 1) are right."""
+    truths = np.eye(3, dtype=bool)[np.arange(count) % 3]
+    found = fit_temperature(4.0 * truths, truths)
+    share = softmax([4 / found, 0, 0])[0]
+    assert share == pytest.approx(max(count / (count + 1), 0.5), abs=1e-3)
+
+
 def make_model(*layers):
     keras.utils.set_random_seed(0)
     inputs = [keras.Input((4, 3, 1)), keras.layers.Flatten()]
@@ -162,8 +171,8 @@ def test_of_two_classes_none_can_be_left_out():
 
 def test_the_best_score_or_the_last_of_about_equal_ones():
     scores = dict(zip(SCORES, [0.9, 0.995, 0.99, 0.98]))
-    assert choose_score(scores) == "class_means"
-    assert choose_score({**scores, "energy": 1.0}) == "class_means"
+    assert choose_score(scores) == "neighbors"
+    assert choose_score({**scores, "energy": 1.0}) == "neighbors"
     assert choose_score({**scores, "energy": 1.1}) == "energy"
 
 
