@@ -15,10 +15,11 @@ from trainers.command_line import parse_flags
 from trainers.data.datasets import ImageDataset, open_dataset
 from trainers.data.decoding import DataError, describe_error
 from trainers.data.labels import AUTO, LabelOptions
+from trainers.engine.checkpoints import CheckpointError
 from trainers.engine.cluster import WorkerConfig
 from trainers.engine.rendezvous import WorkerLostError
-from trainers.errors import CheckpointError, Interrupted, NonFiniteLossError
 from trainers.paths import ContentError, as_path
+from trainers.training.loop import Interrupted, NonFiniteLossError
 from trainers.training.run_folder import NamedModel, RunFolder
 
 UNREAD = ""  # A split of which no image is read.

@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from tests.trainers.made import assert_same_weights
 from trainers.data.datasets import open_dataset
-from trainers.engine.checkpoints import Checkpoints
+from trainers.engine.checkpoints import CheckpointError, Checkpoints
 from trainers.engine.tensorflow import TensorFlowState
-from trainers.errors import CheckpointError
 from trainers.evaluation.evaluation import evaluate
 from trainers.export_model import export_source
 from trainers.models.initial_model import find_model_file

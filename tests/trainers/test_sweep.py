@@ -15,13 +15,13 @@ import trainers.sweep
 from tests.trainers.made import assert_same_weights
 from trainers.commands import worker_config_from_flags
 from trainers.data.readers.tfds import TfdsReader
-from trainers.errors import Interrupted
 from trainers.evaluation.evaluation import evaluate
 from trainers.flags import define_sweep_flags
 from trainers.recipes import flags as recipe_flags
 from trainers.recipes.recipes import RECIPES
 from trainers.sweeps import sweeping
 from trainers.sweeps.sweeping import open_sweep, run_sweep
+from trainers.training.loop import Interrupted
 from trainers.training.report import read_metrics
 from trainers.training.run_folder import RunFolder
 

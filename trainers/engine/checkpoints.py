@@ -11,9 +11,12 @@ import tensorflow as tf
 from keras_vit.errors import first_line
 from keras_vit.files import DRAFT
 from trainers.engine.engine import Alone, Engine
-from trainers.errors import CheckpointError
 
 STATE_INDEX = "state.index"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be written, or none can be read."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,6 @@ from trainers.data.decoding import BadExamples
 from trainers.data.splits import count_examples, format_ranges, take_ranges
 from trainers.engine.cluster import ALONE, WorkerConfig
 from trainers.engine.strategies import make_engine
-from trainers.errors import NonFiniteLossError
 from trainers.evaluation.probing import summarize
 from trainers.paths import (
     Path,
@@ -33,6 +32,7 @@ from trainers.paths import (
 )
 from trainers.recipes.flags import ChosenRecipe
 from trainers.recipes.recipe import Recipe
+from trainers.training.loop import NonFiniteLossError
 from trainers.training.memory import warn_of_shortage
 from trainers.training.pictures import describe_skipped
 from trainers.training.run_folder import (

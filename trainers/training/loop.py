@@ -13,12 +13,19 @@ from collections.abc import Callable, Iterable
 import keras
 import numpy as np
 
-from trainers.engine.checkpoints import Checkpoints
+from trainers.engine.checkpoints import CheckpointError, Checkpoints
 from trainers.engine.engine import Engine
 from trainers.engine.update import Update
-from trainers.errors import CheckpointError, Interrupted, NonFiniteLossError
 from trainers.optim.optimizers import Optimizer
 from trainers.training.figures import name_best
+
+
+class NonFiniteLossError(RuntimeError):
+    """The loss is infinite or NaN."""
+
+
+class Interrupted(RuntimeError):
+    """The training was asked to stop; its state is saved."""
 
 
 @dataclasses.dataclass

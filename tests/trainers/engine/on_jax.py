@@ -15,10 +15,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainers.engine.checkpoints import Checkpoints
+from trainers.engine.checkpoints import CheckpointError, Checkpoints
 from trainers.engine.strategies import make_engine
 from trainers.engine.update import Update
-from trainers.errors import CheckpointError
 from trainers.optim.losses import softmax
 from trainers.optim.optimizers import make_optimizer
 from trainers.training.loop import Best, Loop

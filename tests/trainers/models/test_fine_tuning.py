@@ -9,8 +9,8 @@ import pytest
 
 import keras_vit
 from tests.trainers.made import assert_same_weights
-from trainers.errors import Interrupted
 from trainers.models.factory import build_model
+from trainers.training.loop import Interrupted
 from trainers.training.run_folder import RunFolder
 from trainers.training.trainer import prepare
 

@@ -13,11 +13,11 @@ from keras_vit import VisionTransformer
 from keras_vit.pretraining import MaskedAutoencoder, MaskedPatchPrediction
 from tests.tiny import noise
 from tests.trainers.made import assert_same_weights
-from trainers.errors import Interrupted
 from trainers.evaluation.evaluation import evaluate
 from trainers.evaluation.file_predictions import predict_each
 from trainers.models.factory import build_model
 from trainers.recipes.recipe import MASK_RATIOS
+from trainers.training.loop import Interrupted
 from trainers.training.memory import estimate_training_memory
 from trainers.training.report import read_metrics
 from trainers.training.run_folder import RunFolder

@@ -9,8 +9,8 @@ import pytest
 from keras_vit import VisionTransformer
 from tests.tiny import noise, randomize, tiny_config
 from tests.trainers.made import assert_same_weights
-from trainers.errors import Interrupted
 from trainers.models.factory import build_model, make_variants, with_patch_size
+from trainers.training.loop import Interrupted
 from trainers.training.memory import estimate_training_memory
 from trainers.training.run_folder import RunFolder
 from trainers.training.trainer import prepare

@@ -6,10 +6,10 @@ import types
 
 import pytest
 
-from trainers.errors import NonFiniteLossError
 from trainers.recipes.recipes import RECIPES
 from trainers.sweeps import sweeping
 from trainers.sweeps.sweeping import open_sweep, run_sweep
+from trainers.training.loop import NonFiniteLossError
 
 DIVERGES = "diverges"
 # Rate -> accuracy and loss on the held-out images.

@@ -11,7 +11,6 @@ from trainers.data.datasets import open_dataset
 from trainers.data.readers.dataset_row import DatasetRow
 from trainers.data.readers.tfds import DATASETS, Digits
 from trainers.data.readers.vtab import VTAB_TASKS
-from trainers.errors import Interrupted
 from trainers.recipes.flags import ChosenRecipe
 from trainers.recipes.recipes import RECIPES
 from trainers.sweeps import sweeping
@@ -23,6 +22,7 @@ from trainers.sweeps.vtab import (
     run_tasks,
     save_scores,
 )
+from trainers.training.loop import Interrupted
 
 # arXiv:2010.11929, table 9, in the order of VTAB_TASKS.
 PAPER = {

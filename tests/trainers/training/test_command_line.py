@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tests import commands
 from trainers.commands import explain, training_errors, user_errors
-from trainers.errors import CheckpointError
+from trainers.engine.checkpoints import CheckpointError
 
 pytestmark = pytest.mark.slow
 

@@ -9,15 +9,14 @@ import pytest
 import tensorflow as tf
 
 from trainers.data.batches import eval_batches
-from trainers.engine.checkpoints import Checkpoints
+from trainers.engine.checkpoints import CheckpointError, Checkpoints
 from trainers.engine.engine import Share
 from trainers.engine.strategies import make_engine
 from trainers.engine.update import Update
-from trainers.errors import CheckpointError, Interrupted, NonFiniteLossError
 from trainers.optim.losses import softmax
 from trainers.optim.optimizers import make_optimizer
 from trainers.recipes.recipes import RECIPES
-from trainers.training.loop import Best, Loop
+from trainers.training.loop import Best, Interrupted, Loop, NonFiniteLossError
 from trainers.training.trainer import prepare
 
 

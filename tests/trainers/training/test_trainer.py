@@ -14,8 +14,7 @@ from tests.trainers.made import write_photos
 from trainers.data import batches
 from trainers.data.decoding import BadExampleError
 from trainers.engine.engine import Share
-from trainers.errors import Interrupted, NonFiniteLossError
-from trainers.training.loop import Loop
+from trainers.training.loop import Interrupted, Loop, NonFiniteLossError
 from trainers.training.pictures import attention_pictures
 from trainers.training.trainer import prepare
 
