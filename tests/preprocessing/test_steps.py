@@ -103,7 +103,7 @@ def by_page(photo, settings):
 
 def by_line(photo, settings):
     from trainers.augment.augmentation import line_of
-    from trainers.data.model_inputs import make_prepare_one
+    from trainers.data.batches import make_prepare_one
 
     prepare, _ = make_prepare_one(line_of(settings, SIZE), SIZE)
     return prepare(tf.constant(np.asarray(photo))).numpy()

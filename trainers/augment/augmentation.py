@@ -70,7 +70,7 @@ class Augmentation:
         is_exact = last.get("kind") in ("resize", "central_crop")
         size = last.get("height"), last.get("width")
         if not is_exact or size != tuple(image_size):
-            # As in trainers.data.model_inputs.to_model_input.
+            # As in trainers.data.batches.to_model_input.
             steps.append(resize_step(image_size, "bilinear"))
         return steps
 

@@ -1,9 +1,9 @@
 """The batches of one worker, for training and evaluation.
 
-The content of a batch depends only on the seed and the step, not on the number
-of workers, replicas or threads. The global batch of a step has `batch_size`
-slots. Each worker fills an equal number of consecutive slots, one batch per
-replica.
+An example is read, decoded, augmented, resized and normalised. The content of
+a batch depends only on the seed and the step, not on the number of workers,
+replicas or threads. The global batch of a step has `batch_size` slots. Each
+worker fills an equal number of consecutive slots, one batch per replica.
 """
 
 import dataclasses
@@ -13,6 +13,8 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.preprocessing import preprocess_input
+from keras_vit.preprocessing.description import Normalization
 from trainers.augment.augmentation import Augmentation, parse_augmentation
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import (
@@ -21,7 +23,6 @@ from trainers.data.decoding import (
     fits_into_memory,
     make_decode,
 )
-from trainers.data.model_inputs import make_prepare
 from trainers.data.splits import count_examples
 
 
@@ -164,12 +165,10 @@ def train_batches(
         augment: See `parse_augmentation`.
         seed: Seed of the order and the augmentation.
         first_step: Number of global batches to skip at the start.
-        num_replicas: Number of replicas of all workers. Must divide
-            batch_size.
-        worker: Index of this worker, from 0.
-        num_workers: Number of workers. Must divide num_replicas.
-        num_streams: Number of streams. Must divide batch_size, and must
-            divide num_workers or be a multiple of it.
+        num_replicas: See `BatchSlots`.
+        worker: See `BatchSlots`.
+        num_workers: See `BatchSlots`.
+        num_streams: See `BatchSlots`.
         bad_examples: Records the images that cannot be read; None stops at
             the first one.
         data_service: Address of a dispatcher, `grpc://HOST:PORT`.
@@ -195,59 +194,39 @@ def train_batches(
         dataset, image_size, augmentation, seed, None if is_kept else decode
     )
     streams = [
-        prepare_examples(
-            read_stream(
-                dataset,
-                stream,
-                reading,
-                seed=seed,
-                first_step=first_step,
-                decode=decode if is_kept else None,
-            ),
-            prepare,
-        ).batch(slots.per_piece, drop_remainder=True)
+        read_stream(
+            dataset,
+            stream,
+            reading,
+            seed=seed,
+            first_step=first_step,
+            decode=decode if is_kept else None,
+        )
+        .map(as_written(prepare), **IN_ORDER)
+        .batch(slots.per_piece, drop_remainder=True)
         for stream in reading.streams
     ]
+
+    def mix(index, batch):
+        images, labels, weights = batch
+        step = first_step + index // len(streams)
+        # Negative numbers, so that the seeds differ from those of the images.
+        batch_seed = tf.stack([tf.constant(seed, tf.int64), -1 - step])
+        images, labels = augmentation.batch(images, labels, weights, batch_seed)
+        return images, labels, weights
+
     batches = tf.data.Dataset.choose_from_datasets(
         streams, tf.data.Dataset.range(len(streams)).repeat()
     )
     if data_service is not None:
         job = f"{dataset.name}_{seed}_{first_step}"
         batches = distribute(batches, data_service, job, num_workers)
-    batches = mix_batches(batches, augmentation, seed, first_step, len(streams))
+    batches = batches.enumerate().map(
+        as_written(mix), num_parallel_calls=tf.data.AUTOTUNE
+    )
     if slots.per_piece != slots.per_replica:
         batches = batches.rebatch(slots.per_replica, drop_remainder=True)
     return batches.prefetch(tf.data.AUTOTUNE)
-
-
-def mix_batches(
-    batches: tf.data.Dataset,
-    augmentation: Augmentation,
-    seed: int,
-    first_step: int,
-    num_parts: int,
-) -> tf.data.Dataset:
-    """Apply the operations that mix images, such as mixup, to batches.
-
-    Args:
-        batches: Batches of images, labels and weights.
-        augmentation: Its operations on batches are applied.
-        seed: Seed of the augmentation.
-        first_step: Number of the first step.
-        num_parts: Number of consecutive batches that form one step.
-    """
-
-    def mix(index, batch):
-        images, labels, weights = batch
-        step = first_step + index // num_parts
-        # Negative numbers, so that the seeds differ from those of the images.
-        batch_seed = tf.stack([tf.constant(seed, tf.int64), -1 - step])
-        images, labels = augmentation.batch(images, labels, weights, batch_seed)
-        return images, labels, weights
-
-    return batches.enumerate().map(
-        as_written(mix), num_parallel_calls=tf.data.AUTOTUNE
-    )
 
 
 def distribute(
@@ -265,22 +244,6 @@ def distribute(
     policy = service.ShardingPolicy.DYNAMIC
     job = job if num_workers > 1 else None  # A single worker shares nothing.
     return batches.apply(service.distribute(policy, address, job_name=job))
-
-
-def prepare_examples(
-    examples: tf.data.Dataset, prepare: Callable
-) -> tf.data.Dataset:
-    """Return the model inputs of examples, in their order.
-
-    Args:
-        examples: (position, example) pairs.
-        prepare: See `make_prepare`.
-    """
-    return examples.map(
-        as_written(lambda position, example: prepare(position, *example)),
-        num_parallel_calls=tf.data.AUTOTUNE,
-        deterministic=True,
-    )
 
 
 def eval_batches(
@@ -311,10 +274,9 @@ def eval_batches(
         image_size: (height, width) of the images in the batches, in pixels.
         batch_size: Number of images in the global batch.
         preprocess: See `parse_augmentation`. Default: the image is resized.
-        num_replicas: Number of replicas of all workers. Must divide
-            batch_size.
-        worker: Index of this worker, from 0.
-        num_workers: Number of workers. Must divide num_replicas.
+        num_replicas: See `BatchSlots`.
+        worker: See `BatchSlots`.
+        num_workers: See `BatchSlots`.
         bad_examples: Records the images that cannot be read; None stops at
             the first one.
         with_names: Whether to yield the names of the examples as well.
@@ -341,17 +303,15 @@ def eval_batches(
         *([tf.constant("")] if with_names else []),
     )
 
-    def prepare_named(position, stored, label, name):
-        prepared = prepare(position, stored, label, name)
-        return (*prepared, name) if with_names else prepared
+    def prepare_named(position, example):
+        prepared = prepare(position, example)
+        return (*prepared, example[-1]) if with_names else prepared
 
-    examples = (
+    return (
         dataset.reader.read(ranges)
         .enumerate()
         .filter(lambda position, _: slots.contains(position % batch_size))
-    )
-    return (
-        prepare_examples(examples, prepare_named)
+        .map(as_written(prepare_named), **IN_ORDER)
         .concatenate(tf.data.Dataset.from_tensors(filler).repeat(missing))
         .batch(slots.per_replica, drop_remainder=True)
         .prefetch(tf.data.AUTOTUNE)
@@ -374,6 +334,8 @@ def check_data_service(num_streams: int, bad_examples: BadExamples | None):
 
 
 ENDLESS = np.iinfo(np.int64).max
+# How the examples of a stream are computed.
+IN_ORDER = {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
 
 
 def read_stream(
@@ -457,3 +419,102 @@ def _shuffle_epochs(examples, num_examples, buffer, seeds, first_epoch):
     return tf.data.Dataset.range(first_epoch, ENDLESS).flat_map(
         as_written(order_epoch)
     )
+
+
+def make_prepare(
+    dataset: ImageDataset,
+    image_size: tuple[int, int],
+    augmentation: Augmentation,
+    seed: int,
+    decode: Callable | None = None,
+) -> Callable:
+    """Return a function that turns an example into an input of the model.
+
+    Shapes:
+        The function takes the position in the run and an example. The example
+        is the image (H, W, C), the label, and whether the image is readable;
+        with `decode`, it is the arguments of that function. The function
+        returns the image at `image_size`, the label (classes,) and the weight.
+
+    Args:
+        dataset: The data set of the examples.
+        image_size: (height, width) of the result, in pixels.
+        augmentation: The augmentation of the images.
+        seed: Seed of the augmentation, combined with the position.
+        decode: See `make_decode`; None if the examples are already decoded.
+    """
+    num_classes = len(dataset.class_names)
+    # If all images have one size, they are small, and are decoded whole.
+    is_window = None in dataset.reader.image_shape
+    is_window &= decode is not None and augmentation.pick_window is not None
+
+    def prepare(position, example):
+        draw = tf.stack([tf.constant(seed, tf.int64), position])
+        name = "" if decode is None else example[2]
+        if is_window:
+            example = decode(
+                *example, lambda shape: augmentation.pick_window(shape, draw)
+            )
+        elif decode is not None:
+            example = decode(*example)
+        image, label, is_good = example
+
+        def augment():
+            augmented = augmentation.image(
+                tf.cast(image, tf.float32), draw, is_window, name
+            )
+            return to_model_input(
+                augmented, image_size, augmentation.normalization
+            )
+
+        if dataset.has_several_labels:
+            is_known = tf.logical_not(tf.math.is_nan(label))
+            weight = is_good * tf.cast(tf.reduce_any(is_known), tf.float32)
+            label = tf.ensure_shape(label, (num_classes,))
+        else:  # A label may be several classes, or none.
+            label = tf.one_hot(tf.reshape(label, (-1,)), num_classes)
+            label = tf.minimum(tf.reduce_sum(label, 0), 1.0)
+            weight = is_good * tf.reduce_max(label)
+        shape = (*image_size, dataset.channels)
+        image = tf.cond(is_good > 0, augment, lambda: tf.zeros(shape))
+        return image, tf.where(is_good > 0, label, 0.0), weight
+
+    return prepare
+
+
+def make_prepare_one(
+    preprocess: str, image_size: tuple[int, int]
+) -> tuple[Callable, Normalization]:
+    """Return a function that turns one image into an input of the model.
+
+    Shapes:
+        The function takes (H', W', C), from 0 to 255, and returns (H, W, C),
+        floats.
+
+    Args:
+        preprocess: See `parse_augmentation`.
+        image_size: (H, W).
+
+    Returns:
+        The function, and mean and deviation of its images.
+    """
+    augmentation = parse_augmentation(preprocess, image_size, "preprocess")
+
+    def prepare(pixels):
+        image = tf.cast(pixels, tf.float32)
+        image = augmentation.image(image, tf.zeros(2, tf.int64))
+        return to_model_input(image, image_size, augmentation.normalization)
+
+    return prepare, augmentation.normalization
+
+
+def to_model_input(image, image_size, mode="vit"):
+    """Resize an image, ignoring its aspect ratio, and normalise its pixels.
+
+    By default, this is the preprocessing of the official ViT code for
+    evaluation.
+    """
+    image = tf.convert_to_tensor(image)
+    if tuple(image.shape[-3:-1]) != tuple(image_size):
+        image = tf.image.resize(image, image_size)
+    return preprocess_input(image, "channels_last", mode)

@@ -8,10 +8,9 @@ import numpy as np
 from keras_vit.known import KnownScore, with_features
 from keras_vit.models.features import name_activation
 from keras_vit.progress import ProgressBar
-from trainers.data.batches import eval_batches
+from trainers.data.batches import eval_batches, make_prepare_one
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import BadExamples, decode_file
-from trainers.data.model_inputs import make_prepare_one
 from trainers.data.readers.image_paths import printable
 
 BATCH_SIZE = 64  # Of images that are only read.

@@ -15,7 +15,7 @@ from trainers.augment.augmentation import (
     parse_augmentation,
     preprocessing_in,
 )
-from trainers.data.model_inputs import make_prepare_one
+from trainers.data.batches import make_prepare_one
 
 SIZE = (32, 32)
 SETTINGS = [

@@ -16,10 +16,9 @@ from tests.trainers.data.reading import (
     take,
 )
 from trainers.data import batches, decoding
-from trainers.data.batches import eval_batches, train_batches
+from trainers.data.batches import eval_batches, to_model_input, train_batches
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import BadExamples
-from trainers.data.model_inputs import to_model_input
 
 
 class Told(Numbers):

@@ -10,10 +10,9 @@ from keras_vit.preprocessing.decoding import cut_window, decode_image
 from tests import pictures
 from tests.trainers.data.reading import assert_equal, join, noise, take
 from trainers.data import decoding
-from trainers.data.batches import train_batches
+from trainers.data.batches import to_model_input, train_batches
 from trainers.data.datasets import open_dataset
 from trainers.data.decoding import BadExamples
-from trainers.data.model_inputs import to_model_input
 
 
 class TestWindows:
