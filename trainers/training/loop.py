@@ -17,7 +17,7 @@ from trainers.engine.checkpoints import CheckpointError, Checkpoints
 from trainers.engine.engine import Engine
 from trainers.engine.update import Update
 from trainers.optim.optimizers import Optimizer
-from trainers.training.figures import name_best
+from trainers.training.report import name_best
 
 
 class NonFiniteLossError(RuntimeError):
@@ -32,11 +32,10 @@ class Interrupted(RuntimeError):
 class Best:
     """Remembers the best evaluation so far.
 
-    An evaluation is better than another if its figure is higher or, with the
-    same figure or none, its loss is lower. The figure is the first of FIGURES
-    that there is. What is remembered is part of the
-    state of the training, so a run that continues goes on as one that was not
-    stopped.
+    An evaluation is better than another if its figure, see `name_best`, is
+    higher or, with the same figure or none, its loss is lower. What is
+    remembered is part of the state of the training, so a run that continues
+    goes on as one that was not stopped.
 
     Args:
         save: Called after an evaluation that is the best so far, on all

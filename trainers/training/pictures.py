@@ -16,8 +16,7 @@ from keras_vit.preprocessing.description import (
 from keras_vit.progress import format_seconds, scale
 from trainers.data.batches import eval_batches
 from trainers.paths import Path, as_path, draft_of
-from trainers.training.figures import name_best
-from trainers.training.report import read_metrics
+from trainers.training.report import name_best, read_metrics
 
 # Most images of a batch that a picture shows.
 MOST_IMAGES = 32

@@ -1,4 +1,4 @@
-"""Progress: the progress bar of a training run."""
+"""Progress and MetricsFile: the metrics of a run, shown and written."""
 
 import csv
 import io
@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TextIO
 
 import keras
@@ -233,6 +233,19 @@ class MetricsFile(keras.callbacks.Callback):
         self.rows = [row for row in self.rows if row["step"] < logs["step"]]
         self.rows.append({"epoch": float(epoch), **logs})
         write_atomically(self.path, format_metrics(self.rows))
+
+
+# Accuracy is highest for models that never answer rare classes.
+FIGURES = (
+    "val_mean_average_precision",
+    "val_balanced_accuracy",
+    "val_accuracy",
+)
+
+
+def name_best(logs: Mapping[str, float]) -> str | None:
+    """Return by which figure of an evaluation the best one is chosen."""
+    return next((name for name in FIGURES if name in logs), None)
 
 
 def read_metrics(path: str | os.PathLike) -> list[dict[str, float]]:

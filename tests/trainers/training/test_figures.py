@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sklearn.metrics
 
-from trainers.training.figures import (
+from trainers.training.objectives import (
     LEAST_BINS,
     LIMIT,
     MOST_BINS,
