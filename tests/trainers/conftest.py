@@ -34,6 +34,7 @@ def graphs_as_written():
 
 FEW_UPDATES = {"training", "models", "evaluation"}
 FEW_UPDATES |= {
+    "test_data_check.py",
     "test_modes.py",
     "test_train.py",
     "test_paths.py",

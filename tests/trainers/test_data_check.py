@@ -6,6 +6,7 @@ import shutil
 import pytest
 from PIL import Image
 
+import trainers.train
 from tests.trainers.data.inspection.test_examination import waves
 from tests.trainers.made import write_records
 from trainers.data.decoding import (
@@ -13,10 +14,9 @@ from trainers.data.decoding import (
 )
 from trainers.recipes.recipes import RECIPES
 from trainers.train import (
+    check_images,
     print_other_images,
 )
-from trainers.training import data_check
-from trainers.training.data_check import check_images
 from trainers.training.loop import Loop
 from trainers.training.trainer import prepare
 
@@ -90,7 +90,7 @@ def test_the_images_of_a_run_that_goes_on_are_checked_if_they_changed(
 
 def test_a_class_without_images_ends_the_run(start, photos, monkeypatch):
     """Also of so many images that they are not read."""
-    monkeypatch.setattr(data_check, "MOST_CHECKED", 7)
+    monkeypatch.setattr(trainers.train, "MOST_CHECKED", 7)
     (photos / "train/emu").mkdir()
     with pytest.raises(ValueError, match="'emu'"):
         check_images(start(class_weights="none"))
@@ -119,7 +119,7 @@ def test_the_only_photo_of_a_class_does_not_hide_the_other_faults(
 
 
 def test_many_images_are_not_checked(start, photos, capsys, monkeypatch):
-    monkeypatch.setattr(data_check, "MOST_CHECKED", 7)
+    monkeypatch.setattr(trainers.train, "MOST_CHECKED", 7)
     (photos / "train/loose.jpg").write_bytes(b"")
     trainer = start()
     check_images(trainer)
