@@ -117,8 +117,7 @@ def test_an_import_leaves_the_process_alone(subprocess_environment):
     """As it is in a program `python -m`, too."""
     modules = (
         "import keras_vit, keras_vit.command_line, keras_vit.serving\n"
-        "import trainers, trainers.console, trainers.command_line\n"
-        "import trainers.flags"
+        "import trainers, trainers.console, trainers.command_line"
     )
     program = IMPORTED.replace("MODULES", modules)
     result = commands.run_anew(["-c", program], subprocess_environment)

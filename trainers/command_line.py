@@ -1,4 +1,8 @@
-"""The start of a command of the trainers; it imports nothing that is slow."""
+"""The command lines of the trainers: how they begin, and their flags.
+
+Nothing here imports Keras or TensorFlow, so that --help and a mistyped flag are
+answered at once. Names of tables that need them are written out.
+"""
 
 import inspect
 import os
@@ -9,8 +13,12 @@ from absl import app, flags, logging  # noqa: F401  Two define flags.
 
 from keras_vit.command_line import import_keras, start
 from keras_vit.tables import guess
-from trainers.flags import DEFINITIONS
-from trainers.recipes.flags import show_values
+from trainers.recipes.flags import (
+    define_choice,
+    define_recipe_flags,
+    show_values,
+)
+from trainers.recipes.recipe import Recipe
 
 
 def begin(module: str):
@@ -74,3 +82,537 @@ def print_help(text: str):
     except BrokenPipeError:
         # Or Python, too, would complain when it ends and empties its buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+# Of `trainers.evaluation.probing`, `keras_vit.known` and `keras_vit.export`.
+PROBES = ("few_shot", "knn")
+SCORES = ("max_probability", "energy", "neighbors", "class_means")
+FORMATS = ("onnx", "openvino", "saved_model", "tflite", "web")
+QUANTIZATIONS = (
+    *("float32", "float16", "dynamic_int8", "int8", "static_int8"),
+)
+
+
+def define_source_flags():
+    """Define the flags that name a model and the images for it."""
+    flags.DEFINE_string("run_dir", None, "Folder of the run.")
+    flags.DEFINE_string(
+        "model",
+        None,
+        "Model to use instead of --run_dir: a .keras file, the folder of a "
+        "run, a checkpoint of any family, or the name of a published one. "
+        "Needs --dataset.",
+    )
+    flags.DEFINE_string("dataset", None, "Data set. Default: that of the run.")
+    flags.DEFINE_string(
+        "data_dir", None, "Folder of the data sets of tensorflow-datasets."
+    )
+    flags.DEFINE_string(
+        "eval_split",
+        None,
+        "Split to read, or a slice of one. Default: that of the run.",
+    )
+    define_label_flags()
+    define_preprocess_flag()
+
+
+def define_label_flags():
+    """Define the flags of how the labels of images are read."""
+    for name in ("labels", "label_separator"):
+        field = Recipe.__dataclass_fields__[name]
+        text, choices = field.metadata["help"], field.metadata["choices"]
+        if choices:
+            define_choice(name, field.default, choices, text)
+        else:
+            flags.DEFINE_string(name, field.default, text)
+
+
+def define_preprocess_flag():
+    """Define the flag of the commands that prepare images for any model."""
+    flags.DEFINE_string(
+        "preprocess",
+        None,
+        "Operations on the images, separated by '|', such as "
+        "'resize_small(256)|central_crop(224)'. Default: those of the run; "
+        "with --model, those that its file states, or the whole image is "
+        "resized.",
+    )
+
+
+def define_patch_size_flag():
+    """Define the flag of the commands that can change the patch size."""
+    flags.DEFINE_integer(
+        "patch_size",
+        None,
+        "Side of the patches in pixels: the model's own are resized to it, as "
+        "in FlexiViT. Default: that of the model.",
+        lower_bound=1,
+    )
+
+
+def define_evaluation_flags():
+    """Define the flags of the commands that evaluate a model."""
+    define_source_flags()
+    flags.DEFINE_integer(
+        "max_bad_examples",
+        0,
+        "Number of unreadable images to skip before the command stops.",
+        lower_bound=0,
+    )
+    flags.DEFINE_integer(
+        "batch_size", 128, "Number of images per batch.", lower_bound=1
+    )
+    flags.DEFINE_string(
+        "report_dir",
+        None,
+        "Folder to write the report to. Default: the folder of the run; an "
+        "evaluation of another data set, preprocessing or patch size has a "
+        "folder of its own there. With --model, the report is only printed.",
+    )
+
+
+def define_worker_flags():
+    """Define the flags of a WorkerConfig."""
+    flags.DEFINE_string(
+        "workers",
+        None,
+        "For --strategy=multi_worker, and any of JAX over several processes: "
+        "host:port of all processes, with commas. "
+        "Default: from TF_CONFIG or Slurm.",
+    )
+    flags.DEFINE_integer(
+        "worker_index", None, "Index of this process in --workers, from 0."
+    )
+    flags.DEFINE_float(
+        "start_timeout",
+        600.0,
+        "Seconds to wait at the start for other processes and the data "
+        "service.",
+        lower_bound=0.0,
+    )
+    flags.DEFINE_string(
+        "tpu",
+        None,
+        "For --strategy=tpu: name or address of the TPU, if not local.",
+    )
+
+
+def define_train_flags():
+    """Define the flags of the recipe and the others."""
+    define_recipe_flags()
+    flags.DEFINE_string(
+        "run_dir",
+        None,
+        "Folder of the run, or an address in a bucket such as gs://bucket/run. "
+        "Default: saved_models/<recipe>.",
+    )
+    flags.DEFINE_bool(
+        "dry_run",
+        False,
+        "Print what training would need, draw the first batch, and stop. "
+        "This is the model, the memory and the time.",
+    )
+    flags.DEFINE_bool("force", False, "Continue a run with a different recipe.")
+    define_worker_flags()
+
+
+def define_sweep_flags():
+    """Define the flags of the recipe and the others."""
+    define_recipe_flags()
+    flags.DEFINE_list(
+        "learning_rates",
+        None,
+        "Learning rates to try, separated by commas. Default: those of the "
+        "paper for its fine-tuning, else three around that of the recipe.",
+    )
+    flags.DEFINE_string(
+        "held_out",
+        None,
+        "Training images that choose the learning rate: a share such as 2%, "
+        "or a number. They are the last ones of the training split. Default: "
+        "the share of the paper for its fine-tuning, else 10%.",
+    )
+    flags.DEFINE_integer(
+        "num_seeds",
+        3,
+        "Number of runs with the chosen rate. Their seeds are --seed and the "
+        "numbers after it.",
+    )
+    flags.DEFINE_string(
+        "sweep_dir",
+        None,
+        "Folder of the sweep, with a folder for each run, or an address in a "
+        "bucket. Default: saved_models/<recipe>_sweep.",
+    )
+    flags.DEFINE_bool(
+        "dry_run",
+        False,
+        "Print the plan and what its first run would need, and stop.",
+    )
+    define_worker_flags()
+
+
+def define_vtab_flags():
+    """Define the flags of a sweep and the others."""
+    define_sweep_flags()
+    flags.FLAGS.set_default("recipe", "vtab_l16")
+    flags.DEFINE_list(
+        "tasks",
+        None,
+        "Tasks of VTAB, separated by commas, such as pets,clevr_count. "
+        "Default: all 19.",
+    )
+
+
+def define_evaluate_flags():
+    """Define the flags of this command."""
+    define_evaluation_flags()
+    flags.DEFINE_string(
+        "compare",
+        None,
+        "Folder of another evaluation of the same images, which the page shows "
+        "beside this one.",
+    )
+    define_patch_size_flag()
+
+
+def define_probe_flags():
+    """Define the flags of this command."""
+    define_evaluation_flags()
+    flags.DEFINE_list(
+        "probes", list(PROBES), f"Comma-separated, of {', '.join(PROBES)}."
+    )
+    flags.DEFINE_list(
+        "shots",
+        ["1", "5", "10", "25"],
+        "Numbers of images per class for few_shot. A class with fewer images "
+        "uses all of them.",
+    )
+    flags.DEFINE_integer("num_seeds", 3, "Number of random draws for few_shot.")
+    flags.DEFINE_list(
+        "neighbors",
+        None,
+        "Numbers of neighbours for knn, such as 10,20,100,200. Default: "
+        "20, or all training images if there are fewer.",
+    )
+    flags.DEFINE_string(
+        "train_split",
+        None,
+        "Split to fit the probes to, or a slice of one. Default: that of the "
+        "data set.",
+    )
+
+
+def define_calibrate_flags():
+    """Define the flags of this command."""
+    flags.DEFINE_string("run_dir", None, "Folder of the run.", required=True)
+    flags.DEFINE_string("dataset", None, "Data set. Default: that of the run.")
+    flags.DEFINE_string(
+        "data_dir", None, "Folder of the data sets of tensorflow-datasets."
+    )
+    flags.DEFINE_string(
+        "eval_split",
+        None,
+        "Images to measure on; the model must not have learned from them. "
+        "Default: the split that the run evaluates.",
+    )
+    flags.DEFINE_string(
+        "train_split",
+        None,
+        "Images that the scores compare with, such as train[:5%]. Default: "
+        "those that the run learned from.",
+    )
+    flags.DEFINE_list(
+        "unknown",
+        None,
+        "Image files, or folders of them, that show other things; they choose "
+        "the score. Comma-separated.",
+    )
+    define_choice(
+        "score",
+        None,
+        SCORES,
+        "What tells whether an image is known. Default: the best one.",
+    )
+    flags.DEFINE_float(
+        "refuse",
+        0.05,
+        "Share of images like those of --eval_split that may be unknown.",
+        lower_bound=0,
+    )
+    flags.DEFINE_bool(
+        "temperature",
+        True,
+        "Divide the logits by a temperature, if that makes the probabilities "
+        "more honest.",
+    )
+    flags.DEFINE_string(
+        "threshold_goal",
+        None,
+        "Of several labels, what their thresholds serve: f1, or a precision "
+        "such as precision:0.9. Default: that of the run.",
+    )
+    flags.DEFINE_integer(
+        "max_bad_examples",
+        0,
+        "Number of unreadable images to skip before the command stops.",
+        lower_bound=0,
+    )
+    flags.DEFINE_integer(
+        "batch_size", 128, "Number of images per batch.", lower_bound=1
+    )
+
+
+def define_predict_flags():
+    """Define the flags of this command."""
+    flags.DEFINE_string("run_dir", None, "Folder of the run.")
+    flags.DEFINE_string(
+        "model",
+        None,
+        "Model to use instead of --run_dir: a .keras file, the folder of a "
+        "run, a checkpoint of any family, or the name of a published one.",
+    )
+    flags.DEFINE_integer(
+        "top", 5, "Largest number of classes to print.", lower_bound=1
+    )
+    flags.DEFINE_float(
+        "coverage",
+        None,
+        "Show as many classes as it takes for the right one to be among them "
+        "for this share of images, such as 0.9. Needs trainers.calibrate.",
+    )
+    define_choice(
+        "format",
+        "text",
+        ["text", "csv", "jsonl", "table"],
+        "Form of the output: lines for people, a CSV table, a JSON object on "
+        "each line, or a table of labels for a spreadsheet, which "
+        "--dataset=csv:PATH reads when a person has corrected it.",
+    )
+    define_preprocess_flag()
+
+
+def define_inspect_flags():
+    """Define the flags of this command."""
+    flags.DEFINE_string("run_dir", None, "Folder of the run.", required=True)
+    flags.DEFINE_string(
+        "out",
+        None,
+        "Folder to write to. Default: `inspection` in the folder of the run.",
+    )
+    flags.DEFINE_string(
+        "compare",
+        None,
+        "A second model, shown beside the first: the folder of a run, a .keras "
+        "file, a checkpoint or the name of a published model.",
+    )
+    flags.DEFINE_integer(
+        "num_images",
+        None,
+        "Number of test images to inspect. Default: 4.",
+        lower_bound=1,
+    )
+    define_choice("format", "png", ["png", "svg"], "Format of the pictures.")
+    flags.DEFINE_integer(
+        "max_bad_examples",
+        0,
+        "Number of unreadable test images to skip before the command stops.",
+        lower_bound=0,
+    )
+
+
+def define_inspect_data_flags():
+    """Define the flags of this command."""
+    flags.DEFINE_string(
+        "dataset", None, "The data set, if it is not named without a flag."
+    )
+    flags.DEFINE_string(
+        "out", None, "Folder for a page with the findings and the images."
+    )
+    flags.DEFINE_string(
+        "data_dir", None, "Folder of the data sets of tensorflow-datasets."
+    )
+    for split in ("train_split", "eval_split"):
+        flags.DEFINE_string(
+            split, None, "Split to check. Default: that of the data set."
+        )
+    define_label_flags()
+
+
+def define_serve_check_flags():
+    """Define the flags of this command."""
+    flags.DEFINE_string("url", None, "REST interface, http://HOST:8501.")
+    flags.DEFINE_string("grpc", None, "gRPC interface, HOST:8500.")
+    flags.DEFINE_string(
+        "export", None, "Folder of the version, .../NAME/NUMBER.", required=True
+    )
+    flags.DEFINE_string(
+        "model_name", None, "Name on the server. Default: NAME of the export."
+    )
+    flags.DEFINE_float(
+        "tolerance",
+        1e-4,
+        "Largest allowed difference from the recorded outputs.",
+        lower_bound=0,
+    )
+    flags.DEFINE_integer(
+        "requests",
+        100,
+        "Number of timed requests for each signature; 0 for none.",
+        lower_bound=0,
+    )
+    flags.DEFINE_integer(
+        "concurrency", 4, "Number of concurrent requests.", lower_bound=1
+    )
+    flags.DEFINE_string("json", None, "File to write the report to.")
+
+
+def define_export_flags():
+    """Define the flags of this command."""
+    define_source_flags()
+    define_patch_size_flag()
+    define_destination_flags()
+    define_format_flags()
+    define_web_flags()
+    define_comparison_flags()
+    define_serving_flags()
+
+
+def define_destination_flags():
+    """Define the flags of the files to write."""
+    flags.DEFINE_list(
+        "formats",
+        ["saved_model", "tflite"],
+        f"Comma-separated, of {', '.join(FORMATS)}.",
+    )
+    flags.DEFINE_string(
+        "export_dir", None, "Folder to write to. Default: <run_dir>/export."
+    )
+    flags.DEFINE_string(
+        "name",
+        None,
+        "Name of the model on servers. Default: the name of the run's folder, "
+        "in the letters that servers accept.",
+    )
+    flags.DEFINE_integer(
+        "version",
+        None,
+        "Number of this version. Default: the one after the newest.",
+        lower_bound=1,
+    )
+
+
+def define_format_flags():
+    """Define the options of the formats."""
+    flags.DEFINE_list(
+        "tflite_quantizations",
+        ["dynamic_int8"],
+        "Quantizations of the TFLite files, comma-separated, of "
+        f"{', '.join(QUANTIZATIONS)}.",
+    )
+    flags.DEFINE_integer(
+        "tflite_batch_size",
+        1,
+        "The only batch size that TFLite files accept; 0 for any.",
+        lower_bound=0,
+    )
+    flags.DEFINE_bool(
+        "tflite_takes_pixels",
+        False,
+        "Let the TFLite files take uint8 pixels from 0 to 255, of twice the "
+        "height and width if the preprocessing antialiases.",
+    )
+    flags.DEFINE_string(
+        "calibration_split",
+        None,
+        "Images to measure the ranges of int8 numbers on, such as "
+        "train[:256]; for the TFLite quantizations int8 and static_int8.",
+    )
+    flags.DEFINE_bool(
+        "onnx_takes_pixels",
+        False,
+        "Let the ONNX file take uint8 pixels from 0 to 255 instead of floats "
+        "in the range of the model.",
+    )
+
+
+def define_web_flags():
+    """Define the options of the web page."""
+    define_choice(
+        "web_quantization",
+        "float32",
+        ["float32", "float16", "dynamic_int8"],
+        "Quantization of the model in the web page.",
+    )
+    flags.DEFINE_string(
+        "web_engine_dir",
+        None,
+        "Folder with the npm packages of LiteRT.js, as `npm pack` writes "
+        "them. Default: they are fetched once and cached.",
+    )
+
+
+def define_comparison_flags():
+    """Define the flags of the comparison with the model."""
+    flags.DEFINE_integer(
+        "num_images",
+        512,
+        "Largest number of images to compare outputs on.",
+        lower_bound=1,
+    )
+    flags.DEFINE_integer(
+        "max_bad_examples",
+        0,
+        "Number of unreadable images to skip before the command stops.",
+        lower_bound=0,
+    )
+    flags.DEFINE_bool("measure_latency", True, "Measure latencies.")
+    flags.DEFINE_bool(
+        "force",
+        False,
+        "Write exports even if their outputs differ from those of the model.",
+    )
+
+
+def define_serving_flags():
+    """Define the flags of pre- and post-processing on the server."""
+    flags.DEFINE_integer(
+        "top",
+        None,
+        "Largest number of classes in a prediction. Default: 5; of several "
+        "labels, all.",
+        lower_bound=1,
+    )
+    define_choice(
+        "activation",
+        None,
+        ["softmax", "sigmoid"],
+        "Function that turns logits into probabilities. Default: that of the "
+        "loss of the run, or softmax.",
+    )
+    define_choice(
+        "output",
+        None,
+        ["logits", "probabilities", "features"],
+        "Kind of output of the model. Default: inferred from its last layers.",
+    )
+    flags.DEFINE_bool(
+        "use_attention",
+        False,
+        "Add signatures that return the attention rollout of an image.",
+    )
+
+
+DEFINITIONS = {
+    "trainers.calibrate": define_calibrate_flags,
+    "trainers.evaluate": define_evaluate_flags,
+    "trainers.export_model": define_export_flags,
+    "trainers.inspect": define_inspect_flags,
+    "trainers.inspect_data": define_inspect_data_flags,
+    "trainers.predict": define_predict_flags,
+    "trainers.probe": define_probe_flags,
+    "trainers.serve_check": define_serve_check_flags,
+    "trainers.sweep": define_sweep_flags,
+    "trainers.train": define_train_flags,
+    "trainers.vtab": define_vtab_flags,
+}

@@ -13,10 +13,10 @@ from absl import flags
 
 import trainers.sweep
 from tests.trainers.made import assert_same_weights
+from trainers.command_line import define_sweep_flags
 from trainers.commands import worker_config_from_flags
 from trainers.data.readers.tfds import TfdsReader
 from trainers.evaluation.evaluation import evaluate
-from trainers.flags import define_sweep_flags
 from trainers.recipes import flags as recipe_flags
 from trainers.recipes.recipes import RECIPES
 from trainers.sweeps import sweeping

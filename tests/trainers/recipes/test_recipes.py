@@ -18,7 +18,7 @@ from keras_vit.weights import PRETRAINED
 from keras_vit.weights.hub import DESCRIPTIONS, HUB_MODELS
 from tests.trainers.made import write_photos, write_records
 from tests.trainers.mocked import write_metadata
-from trainers import flags as flag_definitions
+from trainers import command_line
 from trainers.augment.augmentation import parse_augmentation
 from trainers.engine.jax import STRATEGIES as JAX_STRATEGIES
 from trainers.engine.tensorflow import STRATEGIES, SUM_DTYPES
@@ -532,6 +532,6 @@ def test_written_out_names_are_those_of_the_tables():
         assert set(choices[name]) == set(table), name
     assert set(schema.PARTS) == set(tuning.PARTS)
     assert set(schema.LORA_LAYERS) == set(tuning.LORA_LAYERS)
-    assert set(flag_definitions.PROBES) == set(PROBES)
-    assert set(flag_definitions.FORMATS) == set(export.FORMATS)
-    assert set(flag_definitions.QUANTIZATIONS) == set(export.QUANTIZATIONS)
+    assert set(command_line.PROBES) == set(PROBES)
+    assert set(command_line.FORMATS) == set(export.FORMATS)
+    assert set(command_line.QUANTIZATIONS) == set(export.QUANTIZATIONS)
