@@ -58,7 +58,11 @@ from trainers.training.memory import (
     measure_seconds_per_step,
     warn_of_shortage,
 )
-from trainers.training.pictures import describe_skipped, final_table
+from trainers.training.pictures import (
+    describe_skipped,
+    draw_first_batch,
+    final_table,
+)
 from trainers.training.report import read_metrics
 from trainers.training.run_folder import RunFolder, explain_repeating
 from trainers.training.trainer import FEW_IMAGES, Trainer, prepare
@@ -332,7 +336,7 @@ def dry_run(trainer: Trainer):
     if trainer.run.recipe_path.exists():
         first_batch = "see first_batch.png in the folder of the run."
     else:
-        trainer.draw_first_batch()
+        draw_first_batch(trainer)
         first_batch = trainer.run.folder / "first_batch.png"
     print(f"First batch: {first_batch}")
     memory = estimate_training_memory(trainer)

@@ -104,10 +104,8 @@ def runs_without_pictures(request, monkeypatch):
     their own, are drawn as ever.
     """
     if "pictures" not in request.fixturenames:
-        monkeypatch.setattr(
-            trainer.Trainer, "draw_first_batch", lambda self: None
-        )
-        monkeypatch.setattr(trainer, "plot_learning_curve", lambda *paths: None)
+        for name in ("draw_first_batch", "plot_learning_curve"):
+            monkeypatch.setattr(trainer, name, lambda *arguments: None)
 
 
 @pytest.fixture

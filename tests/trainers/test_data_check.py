@@ -3,7 +3,9 @@ import io
 import json
 import shutil
 
+import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 import trainers.train
@@ -17,6 +19,7 @@ from trainers.train import (
     check_images,
     print_other_images,
 )
+from trainers.training import pictures
 from trainers.training.loop import Loop
 from trainers.training.trainer import prepare
 
@@ -180,15 +183,37 @@ def test_the_first_batch_leaves_unreadable_images_out(
     start, photos, monkeypatch
 ):
     (photos / "train/cat/empty.jpg").write_bytes(b"")
-    drawn = []
-    monkeypatch.setattr(
-        "trainers.training.trainer.write_first_batch",
-        lambda images, labels, *args, **options: drawn.append(images),
-    )
+    drawn, draw = [], pictures.plot_batch
+
+    def record(images, *others):
+        drawn.append(images)
+        draw(images, *others)
+
+    monkeypatch.setattr(pictures, "plot_batch", record)
     trainer = start(max_bad_examples=1, augment="")
     for _ in range(3):
-        trainer.draw_first_batch()
+        pictures.draw_first_batch(trainer)
     # One of five images is unreadable, and a batch has four.
     assert {len(images) for images in drawn} <= {3, 4}
     for images in drawn:
-        assert (images.numpy().std((1, 2, 3)) > 0.1).all()
+        assert (images.std((1, 2, 3)) > 0.1).all()
+
+
+def test_the_first_batch_is_in_the_file_and_in_tensorboard(start):
+    trainer = start(augment="")
+    trainer.loop.numbers["step"] += 7
+    pictures.draw_first_batch(trainer)
+    (file,) = (trainer.run.folder / "tensorboard" / "train").iterdir()
+    events = [
+        tf.compat.v1.Event.FromString(record.numpy())
+        for record in tf.data.TFRecordDataset(str(file))
+    ]
+    (event,) = [event for event in events if event.summary.value]
+    assert event.step == 7
+    (value,) = event.summary.value
+    assert value.tag == "first_batch"
+    # Width, height and the picture.
+    shown = tf.io.decode_png(value.tensor.string_val[2], channels=3)
+    content = (trainer.run.folder / "first_batch.png").read_bytes()
+    written = tf.io.decode_png(content, channels=3)
+    np.testing.assert_array_equal(shown, written)

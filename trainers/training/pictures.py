@@ -13,9 +13,10 @@ from keras_vit.preprocessing.description import (
     Normalization,
     to_fractions,
 )
-from keras_vit.progress import format_seconds, scale
+from keras_vit.progress import format_seconds
 from trainers.data.batches import eval_batches
-from trainers.paths import Path, as_path, draft_of
+from trainers.engine.engine import Share
+from trainers.paths import Path, draft_of
 from trainers.training.report import name_best, read_metrics
 
 # Most images of a batch that a picture shows.
@@ -321,54 +322,6 @@ class Reconstructions(keras.callbacks.Callback):
         self._writer.close()
 
 
-def header(
-    *,
-    model: str,
-    num_parameters: int,
-    num_trained: int,
-    flops_per_image: int,
-    image_size: tuple[int, int],
-    dataset: str,
-    strategy: str,
-    num_devices: int,
-    precision: str,
-    batch_size: int,
-    first_step: int,
-    total_steps: int,
-) -> str:
-    """Return the line that describes a run at its start.
-
-    Args:
-        model: Name of the model.
-        num_parameters: Number of parameters of the model.
-        num_trained: Number of the parameters that are trained.
-        flops_per_image: FLOPs of a forward pass, see `flops.count_flops`.
-        image_size: (height, width) in pixels.
-        dataset: Name of the data set.
-        strategy: Name of the strategy.
-        num_devices: Number of devices that share the batch.
-        precision: Precision of training.
-        batch_size: Number of images per update, over all devices.
-        first_step: Number of updates before this start.
-        total_steps: Total number of updates.
-    """
-    height, width = image_size
-    devices = "device" if num_devices == 1 else "devices"
-    trained = ""
-    if num_trained < num_parameters:
-        trained = f"{scale(num_trained).strip()} of "
-    parts = [
-        f"{model}, {trained}{scale(num_parameters)} parameters"
-        f"{' trained' if trained else ''}, "
-        f"{scale(flops_per_image)}FLOP an image of {height}x{width}",
-        dataset,
-        f"{strategy} on {num_devices} {devices}, {precision}",
-        f"updates {first_step:,} to {total_steps:,}, "
-        f"{batch_size:,} images each",
-    ]
-    return "; ".join(parts)
-
-
 def final_table(
     rows: Sequence[dict[str, float]],
     seconds: float | None = None,
@@ -420,45 +373,30 @@ def describe_skipped(names: Sequence[str]) -> str:
     return f"Skipped {count}: {', '.join(names)}"
 
 
-def write_first_batch(
-    images,
-    labels,
-    class_names: Sequence[str],
-    normalization: Normalization,
-    tensorboard_dir: str | os.PathLike,
-    png_path: str | os.PathLike,
-    step: int = 0,
-):
-    """Draw the images of a batch, as a PNG and for TensorBoard.
+def draw_first_batch(trainer):
+    """Draw the next training images, as a PNG and for TensorBoard.
 
     The picture shows wrong labels, wrong pixel ranges, and augmentation that
     is too strong.
-
-    Shapes:
-        images: (B, H, W, C) with 1 or 3 channels, as the model reads them.
-        labels: (B, classes), shares.
-
-    Args:
-        images: As the model receives them.
-        labels: Of each image.
-        class_names: In the order of the labels.
-        normalization: Mean and deviation of the images.
-        tensorboard_dir: The folder of `keras.callbacks.TensorBoard`.
-        png_path: The PNG file to write.
-        step: Number of updates so far.
     """
-    png_path = as_path(png_path)
+    batches = trainer.train_batches(Share(trainer.loop.engine.num_replicas))
+    with trainer.bad_examples.named_errors():
+        images, labels, weights = next(iter(batches))
+    is_readable = weights > 0
+    folder = trainer.run.folder
+    folder.mkdir(parents=True, exist_ok=True)
     plot_batch(
-        np.asarray(images),
-        np.asarray(labels),
-        class_names,
-        normalization,
-        png_path,
+        images[is_readable].numpy(),
+        labels[is_readable].numpy(),
+        trainer.dataset.class_names,
+        trainer.recipe.normalization,
+        folder / "first_batch.png",
     )
-    picture = tf.io.decode_png(png_path.read_bytes(), channels=3)
-    # The folder in which the callback writes the training metrics.
-    folder = os.path.join(tensorboard_dir, "train")
-    with tf.summary.create_file_writer(folder).as_default(step):
+    png = (folder / "first_batch.png").read_bytes()
+    picture = tf.io.decode_png(png, channels=3)
+    # The folder in which `keras.callbacks.TensorBoard` writes the metrics.
+    place = os.fspath(folder / "tensorboard" / "train")
+    with tf.summary.create_file_writer(place).as_default(trainer.loop.step):
         tf.summary.image("first_batch", picture[None])
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import keras
 
+from keras_vit.progress import scale
 from trainers.data import batches
 from trainers.data.datasets import ImageDataset, open_dataset
 from trainers.data.decoding import BadExamples
@@ -36,16 +37,10 @@ from trainers.models.initial_model import (
     initial_preprocessing,
     read_initial_classes,
 )
-from trainers.optim.losses import (
-    LossScale,
-)
+from trainers.optim.losses import LossScale
 from trainers.optim.optimizers import make_optimizer
 from trainers.optim.schedules import make_schedule
-from trainers.paths import (
-    as_path,
-    check_folder,
-    check_writable,
-)
+from trainers.paths import as_path, check_folder, check_writable
 from trainers.recipes.flags import ChosenRecipe
 from trainers.recipes.recipe import PRECISIONS, Recipe
 from trainers.training.flops import (
@@ -59,10 +54,9 @@ from trainers.training.model_card import check_card, write_card
 from trainers.training.objectives import make_distillation, make_loss
 from trainers.training.pictures import (
     attention_pictures,
-    header,
+    draw_first_batch,
     plot_learning_curve,
     reconstructions,
-    write_first_batch,
 )
 from trainers.training.report import MetricsFile, Progress
 from trainers.training.run_folder import RunFolder, check_place
@@ -152,7 +146,11 @@ def prepare(
             engine=engine,
         )
         loop.resume()
-        engine.check_agreement("weights", _weights(loop.model, engine))
+        weights = (
+            (variable.path, engine.content_of(variable))
+            for variable in loop.model.variables
+        )
+        engine.check_agreement("weights", weights)
     return Trainer(
         recipe,
         run,
@@ -185,11 +183,6 @@ def _shared_fields(recipe):
     for field in dataclasses.fields(recipe):
         if not field.metadata["is_local"]:
             yield field.name, repr(getattr(recipe, field.name)).encode()
-
-
-def _weights(model, engine):
-    for variable in model.variables:
-        yield variable.path, engine.content_of(variable)
 
 
 def open_in_turn(recipe: Recipe, engine: Engine) -> ImageDataset:
@@ -468,22 +461,23 @@ class Trainer:
 
     def __str__(self):
         recipe, model = self.recipe, self.loop.model
-        return header(
-            model=recipe.init_from or recipe.model,
-            num_parameters=model.count_params(),
-            num_trained=sum(
-                math.prod(v.shape) for v in model.trainable_weights
-            ),
-            flops_per_image=self.flops_per_image,
-            image_size=model.input_shape[1:3],
-            dataset=recipe.dataset,
-            strategy=recipe.strategy,
-            num_devices=self.loop.engine.num_replicas,
-            precision=recipe.precision,
-            batch_size=recipe.batch_size,
-            first_step=self.loop.step,
-            total_steps=self.total_steps,
-        )
+        size, num_replicas = model.count_params(), self.loop.engine.num_replicas
+        trained = sum(math.prod(v.shape) for v in model.trainable_weights)
+        parameters = f"{scale(size)} parameters"
+        if trained < size:
+            parameters = f"{scale(trained).strip()} of {parameters} trained"
+        height, width = model.input_shape[1:3]
+        devices = "device" if num_replicas == 1 else "devices"
+        parts = [
+            f"{recipe.init_from or recipe.model}, {parameters}, "
+            f"{scale(self.flops_per_image)}FLOP an image of {height}x{width}",
+            recipe.dataset,
+            f"{recipe.strategy} on {num_replicas} {devices}, "
+            f"{recipe.precision}",
+            f"updates {self.loop.step:,} to {self.total_steps:,}, "
+            f"{recipe.batch_size:,} images each",
+        ]
+        return "; ".join(parts)
 
     def train_batches(self, share: Share):
         """Return the training batches of the replicas of this process."""
@@ -531,24 +525,7 @@ class Trainer:
         names = class_names_of(self.recipe, self.dataset)
         self.run.save_recipe(self.recipe, names, self.num_images)
         if self.loop.step == 0:
-            self.draw_first_batch()
-
-    def draw_first_batch(self):
-        """Draw the next training images, as a PNG and for TensorBoard."""
-        batches = self.train_batches(Share(self.loop.engine.num_replicas))
-        with self.bad_examples.named_errors():
-            images, labels, weights = next(iter(batches))
-        is_readable = weights > 0
-        self.run.folder.mkdir(parents=True, exist_ok=True)
-        write_first_batch(
-            images[is_readable],
-            labels[is_readable],
-            self.dataset.class_names,
-            self.recipe.normalization,
-            self.run.folder / "tensorboard",
-            self.run.folder / "first_batch.png",
-            step=self.loop.step,
-        )
+            draw_first_batch(self)
 
     def save_averages(self):
         """Save the averaged weights, and go on with the others."""

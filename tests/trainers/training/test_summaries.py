@@ -10,7 +10,6 @@ from trainers.training.pictures import (
     final_table,
     plot_batch,
     plot_learning_curve,
-    write_first_batch,
 )
 from trainers.training.report import format_metrics
 
@@ -173,30 +172,3 @@ def test_class_names_may_be_of_any_script(figures, tmp_path, monkeypatch):
     [axes] = figures[0].axes
     for text in axes.texts:
         assert text.get_fontfamily() == ["DejaVu Serif"]
-
-
-def test_first_batch_is_in_the_file_and_in_tensorboard(tmp_path):
-    images = tf.constant(np.arange(2 * 8 * 8 * 3).reshape(2, 8, 8, 3) % 256)
-    path = tmp_path / "first_batch.png"
-    write_first_batch(
-        tf.cast(images, tf.uint8),
-        tf.one_hot([0, 1], 3),
-        NAMES,
-        from_range(0, 255),
-        tmp_path / "tensorboard",
-        path,
-        step=7,
-    )
-    (file,) = (tmp_path / "tensorboard" / "train").iterdir()
-    events = [
-        tf.compat.v1.Event.FromString(record.numpy())
-        for record in tf.data.TFRecordDataset(str(file))
-    ]
-    (event,) = [event for event in events if event.summary.value]
-    assert event.step == 7
-    (value,) = event.summary.value
-    assert value.tag == "first_batch"
-    # Width, height and the picture.
-    shown = tf.io.decode_png(value.tensor.string_val[2], channels=3)
-    written = tf.io.decode_png(path.read_bytes(), channels=3)
-    np.testing.assert_array_equal(shown, written)
