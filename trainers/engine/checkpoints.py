@@ -12,8 +12,6 @@ from keras_vit.errors import first_line
 from keras_vit.files import DRAFT
 from trainers.engine.engine import Alone, Engine
 
-STATE_INDEX = "state.index"
-
 
 class CheckpointError(RuntimeError):
     """A checkpoint cannot be written, or none can be read."""
@@ -49,7 +47,7 @@ class Checkpoints:
         found = [re.fullmatch(r"step-(\d+)/?", name) for name in names]
         steps = sorted(int(match[1]) for match in found if match)
         if self._is_remote:
-            steps = [step for step in steps if self._has_index(step)]
+            steps = [s for s in steps if _has_index(self.path(s))]
         return steps
 
     def path(self, step: int) -> str:
@@ -115,7 +113,8 @@ class Checkpoints:
         faults = []
         for step in self._common_steps():
             # Damaged files raise many kinds.
-            fault = _try(lambda step=step: self._read(step), Exception)
+            path = f"{self.path(step)}/state"
+            fault = _try(lambda path=path: self.state.read(path), Exception)
             if self.engine.in_pieces and self.engine.agree(bool(fault)):
                 fault = fault or "another worker cannot read it"
             if fault:
@@ -146,9 +145,7 @@ class Checkpoints:
         for name in tf.io.gfile.listdir(self.folder):
             path = f"{self.folder}/{name}".rstrip("/")
             is_step = self._is_remote and name.startswith("step-")
-            if name.startswith(DRAFT) or (
-                is_step and not tf.io.gfile.exists(f"{path}/{STATE_INDEX}")
-            ):
+            if name.startswith(DRAFT) or (is_step and not _has_index(path)):
                 _remove(path)
 
     @property
@@ -167,12 +164,6 @@ class Checkpoints:
             )
         return reversed(steps)
 
-    def _has_index(self, step):
-        return tf.io.gfile.exists(f"{self.path(step)}/{STATE_INDEX}")
-
-    def _read(self, step):
-        self.state.read(f"{self.path(step)}/state")
-
 
 def _try(action, kinds=(OSError, tf.errors.OpError)):
     """Return the first line of the error that an action raises, or ""."""
@@ -181,6 +172,10 @@ def _try(action, kinds=(OSError, tf.errors.OpError)):
     except kinds as error:
         return first_line(error) or type(error).__name__
     return ""
+
+
+def _has_index(path):
+    return tf.io.gfile.exists(f"{path}/state.index")
 
 
 def _remove(path):

@@ -18,6 +18,8 @@ import numpy as np
 import safetensors.numpy
 import tensorflow as tf
 
+from trainers.engine.update import is_seed
+
 
 def name_variables(model, optimizer, loss_scale) -> dict:
     """Return the variables of a training by their names in a checkpoint.
@@ -96,7 +98,7 @@ def find_arrays(reader, variables: dict, numbers: dict, parts: dict) -> dict:
         name: variable.shape
         for name, variable in variables.items()
         # TensorFlow does not save the seeds, which each update sets.
-        if name in keys or not _is_seed(variable)
+        if name in keys or not is_seed(variable)
     }
     wanted |= {f"numbers/{name}": np.shape(x) for name, x in numbers.items()}
     check_arrays(shapes, wanted)
@@ -108,10 +110,6 @@ def _go_on(place, name: str):
     if isinstance(place, Sequence):
         return place[int(name)]
     return place[name] if isinstance(place, Mapping) else getattr(place, name)
-
-
-def _is_seed(variable):
-    return getattr(variable, "path", "").endswith("seed_generator_state")
 
 
 def write_pieces(path: str, index: int, pieces: dict, shapes: dict):

@@ -87,17 +87,22 @@ class Update:
             variant: Index of the variant to train; None for the model itself.
         """
         images, labels, example_weights, *taught = batch
-        outputs, new_states, penalties = self._student(variant).stateless_call(
+        model = (self.distillation and self.distillation.student) or self.model
+        if variant is not None:
+            model = self.variants[variant]
+        outputs, new_states, penalties = model.stateless_call(
             weights, states, images, training=True, return_losses=True
         )
-        outputs = _as_list(_in_float32(outputs))
+        outputs = _in_float32(outputs)
+        is_dict = isinstance(outputs, dict)
+        outputs = [outputs] if is_dict else keras.tree.flatten(outputs)
         losses = self.loss(labels, outputs[0])  # (B,)
         if taught:
             losses = self.distillation.mix(losses, *taught, outputs[-1])
         loss = ops.sum(losses * example_weights)
         loss /= ops.cast(ops.shape(losses)[0], loss.dtype)
         loss += sum(ops.cast(x, loss.dtype) for x in penalties)
-        if not isinstance(outputs[0], dict):
+        if not is_dict:
             outputs = [sum(outputs)]  # Of two kinds of logits.
         measured = self._sum(losses, labels, outputs[0], example_weights)
         return loss, (new_states, measured)
@@ -139,7 +144,7 @@ class Update:
         """
         return [
             ops.cast(seed_of(index * DRAWS_OF_A_GENERATOR), value.dtype)
-            if _is_seed(variable)
+            if is_seed(variable)
             else value
             for index, (variable, value) in enumerate(
                 zip(self.model.non_trainable_variables, states)
@@ -159,14 +164,8 @@ class Update:
                 zip(variables, states, new_states)
             )
             # A state that was not assigned is returned as the same object.
-            if new is not old and not _is_seed(variable)
+            if new is not old and not is_seed(variable)
         }
-
-    def _student(self, variant):
-        """The model to train, by the index of a variant or None."""
-        if variant is not None:
-            return self.variants[variant]
-        return (self.distillation and self.distillation.student) or self.model
 
     def _sum(self, losses, labels, outputs, weights):
         """Return the sums of loss, hits and weights over the images."""
@@ -202,10 +201,6 @@ def _is_float(x):
     return "float" in keras.backend.standardize_dtype(x.dtype)
 
 
-def _as_list(outputs):
-    is_dict = isinstance(outputs, dict)
-    return [outputs] if is_dict else keras.tree.flatten(outputs)
-
-
-def _is_seed(variable):
-    return variable.path.endswith("seed_generator_state")
+def is_seed(variable) -> bool:
+    """Return whether a variable is the seed of a generator of a model."""
+    return getattr(variable, "path", "").endswith("seed_generator_state")

@@ -60,8 +60,17 @@ class Parameter:
         Shapes:
             weight, gradient: that of the variable. rate, is_finite: ().
         """
-        if is_finite is None and self._fits_kernel(weight, slots):
-            self._update_in_place(weight, slots, gradient, numbers, rate)
+        dtypes = {weight.dtype, *(slot.dtype for slot in slots.values())}
+        is_plain = is_finite is None and dtypes == {tf.float32}
+        if is_plain and self.rule.kernel is not None:
+            if self.weight_decay:
+                # The factor 1 - rate * decay would be rounded, alike for all.
+                weight.assign_sub(rate * self.weight_decay * _read(weight))
+            self.rule.kernel(weight, slots, gradient, numbers, rate)
+            if self.average_decay:
+                share = 1 - self.average_decay
+                average = mix(_read(slots["average"]), _read(weight), share)
+                slots["average"].assign(average)
             return
         kept = {name: _read(slots[name]) for name in slots}
         end, new = self.next(_read(weight), kept, gradient, numbers, rate)
@@ -90,20 +99,6 @@ class Parameter:
             share = 1 - self.average_decay
             new["average"] = mix(slots["average"], end, share)
         return end, new
-
-    def _fits_kernel(self, weight, slots):
-        dtypes = {weight.dtype, *(slot.dtype for slot in slots.values())}
-        return self.rule.kernel is not None and dtypes == {tf.float32}
-
-    def _update_in_place(self, weight, slots, gradient, numbers, rate):
-        if self.weight_decay:
-            # The factor 1 - rate * decay would be rounded, alike for all.
-            weight.assign_sub(rate * self.weight_decay * _read(weight))
-        self.rule.kernel(weight, slots, gradient, numbers, rate)
-        if self.average_decay:
-            share = 1 - self.average_decay
-            average = mix(_read(slots["average"]), _read(weight), share)
-            slots["average"].assign(average)
 
 
 def _read(variable):
@@ -165,27 +160,6 @@ def variable_bytes(variable) -> int:
     """Return the size of a variable."""
     dtype = keras.backend.standardize_dtype(variable.dtype)
     return math.prod(variable.shape) * tf.as_dtype(dtype).size
-
-
-def make_slots(variable, rule: Rule, accumulator_dtype: str) -> dict:
-    """Return the slots of a variable by name, all zero."""
-    return {
-        name: make_variable(
-            ops.zeros(shape),
-            f"{variable.path}/{name}",
-            accumulator_dtype if name == rule.accumulator else "float32",
-            variable,
-        )
-        for name, shape in rule.slots(tuple(variable.shape)).items()
-    }
-
-
-def make_average(variable, use_debias: bool):
-    """Return the average of a variable: its value, or zero to debias."""
-    start = ops.cast(variable.value, "float32")
-    # A copy: JAX would give the buffer of the weight away with the average.
-    start = ops.zeros_like(start) if use_debias else ops.copy(start)
-    return make_variable(start, f"{variable.path}/average", like=variable)
 
 
 class Optimizer(tf.Module):
@@ -482,9 +456,22 @@ def make_optimizer(
     rates = layer_rates(variables, layer_decay, model_variables)
     parameters = []
     for variable, layer_rate in zip(variables, rates):
-        slots = make_slots(variable, rule, accumulator_dtype)
+        slots = {
+            name: make_variable(
+                ops.zeros(shape),
+                f"{variable.path}/{name}",
+                accumulator_dtype if name == rule.accumulator else "float32",
+                variable,
+            )
+            for name, shape in rule.slots(tuple(variable.shape)).items()
+        }
         if average_decay:
-            slots["average"] = make_average(variable, use_average_debias)
+            start = ops.cast(variable.value, "float32")
+            # A copy: JAX would give the buffer of the weight away with it.
+            start = (ops.zeros_like if use_average_debias else ops.copy)(start)
+            slots["average"] = make_variable(
+                start, f"{variable.path}/average", like=variable
+            )
         decay = weight_decay if variable.name in DECAYING else 0.0
         parameters.append(
             Parameter(variable, slots, rule, layer_rate, decay, average_decay)

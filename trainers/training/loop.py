@@ -212,9 +212,12 @@ class Loop:
                 end = min((epoch + 1) * steps_per_eval, total_steps)
                 calls.on_epoch_begin(epoch)
                 while self.step < end:
-                    stop = _next(self.step, steps_per_checkpoint, end)
+                    every = steps_per_checkpoint or end
+                    stop = min((self.step // every + 1) * every, end)
                     count = min(steps_per_loop, stop - self.step)
-                    count = self._limit_call(count)
+                    if self._seconds_per_step:
+                        longest = int(LONGEST_CALL / self._seconds_per_step)
+                        count = max(min(count, longest), 1)
                     calls.on_train_batch_begin(self.step)
                     start = time.perf_counter()
                     result = self.compiled.train(iterator, count, self.step)
@@ -233,19 +236,6 @@ class Loop:
                 self.numbers["sums"] = np.zeros(3)
                 self._save(must_succeed=self._is_over(total_steps))
         return logs
-
-    def evaluate(self, eval_batches: Callable, eval_steps: int) -> dict:
-        """Return loss and accuracy over `eval_batches`.
-
-        Args:
-            eval_batches: Maps the `Share` of a process to batches of (images,
-                labels, weights). Images of weight 0 are ignored.
-            eval_steps: Number of batches per replica.
-
-        Raises:
-            ValueError: If no image has a weight above 0.
-        """
-        return self._measure(self.engine.batches(eval_batches), eval_steps)
 
     @contextlib.contextmanager
     def _run_callbacks(self, callbacks, num_evals):
@@ -277,13 +267,6 @@ class Loop:
         is_last = self.step >= total_steps and not self._must_evaluate()
         return is_last or bool(self.best and self.best.is_over)
 
-    def _limit_call(self, num_steps):
-        """Return the number of steps for a call, at most `num_steps`."""
-        if not self._seconds_per_step:
-            return num_steps
-        longest = int(LONGEST_CALL / self._seconds_per_step)
-        return max(min(num_steps, longest), 1)
-
     def _record(self, result, start, num_steps):
         """Record the results of a call; return the logs for the callbacks."""
         made, sums, waited = result
@@ -301,13 +284,21 @@ class Loop:
         }
 
     def _validate(self, batches, num_steps):
-        report = self._measure(batches, num_steps)
+        report = self.measure(batches, num_steps)
         # An update with a finite loss can still make weights infinite or NaN.
         self._require_finite(report["loss"])
         return {f"val_{name}": value for name, value in report.items()}
 
-    def _measure(self, batches, num_steps):
-        """Return the means over batches; see `evaluate`."""
+    def measure(self, batches: Iterable, num_steps: int) -> dict[str, float]:
+        """Return loss, accuracy and figure over batches of `Engine.batches`.
+
+        Args:
+            batches: Images, labels and weights. Images of weight 0 are ignored.
+            num_steps: Number of batches per replica.
+
+        Raises:
+            ValueError: If no image has a weight above 0.
+        """
         iterator, sums = iter(batches), np.zeros(self.update.num_measured)
         for start in range(0, num_steps, BATCHES_PER_CALL):
             count = min(BATCHES_PER_CALL, num_steps - start)
@@ -369,8 +360,3 @@ class Loop:
                 raise
             # Continuing loses nothing; the next save may find room again.
             warnings.warn(str(error), stacklevel=2)
-
-
-def _next(step, interval, end):
-    """Return the next multiple of `interval` after `step`, at most `end`."""
-    return min((step // interval + 1) * interval, end) if interval else end

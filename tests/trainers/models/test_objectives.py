@@ -153,7 +153,10 @@ def test_the_loss_of_an_evaluation_is_the_same_on_two_devices(
     for strategy in ("one_device", "mirrored"):
         recipe = without_labels("autoencoder", strategy=strategy)
         trainer = prepare(recipe, str(tmp_path / strategy))
-        report = trainer.loop.evaluate(trainer.eval_batches, trainer.eval_steps)
+        report = trainer.loop.measure(
+            trainer.loop.engine.batches(trainer.eval_batches),
+            trainer.eval_steps,
+        )
         losses.append(report["loss"])
         assert report.keys() == {"loss"}
     np.testing.assert_allclose(*losses, rtol=1e-6)

@@ -242,12 +242,8 @@ def test_the_averages_if_any_are_evaluated_and_become_the_model(average_decay):
 def test_evaluation_does_not_depend_on_the_batch_size(unbroken, digits):
     loop, logs = unbroken
     for batch_size in (64, 512):
-        again = loop.evaluate(
-            lambda _, size=batch_size: eval_batches(
-                digits, image_size=(8, 8), batch_size=size
-            ),
-            math.ceil(355 / batch_size),
-        )
+        batches = eval_batches(digits, image_size=(8, 8), batch_size=batch_size)
+        again = loop.measure(batches, math.ceil(355 / batch_size))
         assert again["accuracy"] == pytest.approx(logs["val_accuracy"])
         assert again["loss"] == pytest.approx(logs["val_loss"], rel=1e-5)
 
@@ -421,7 +417,7 @@ def test_an_evaluation_without_an_image_that_counts_is_an_error():
     batch = tf.ones((2, 8, 8, 1)), tf.one_hot([0, 1], 10), tf.zeros(2)
     batches = tf.data.Dataset.from_tensors(batch)
     with pytest.raises(ValueError, match="weight above 0.*: 1 batches"):
-        small_loop().evaluate(lambda context: batches, 1)
+        small_loop().measure(batches, 1)
 
 
 def test_damaged_checkpoints_are_passed_over(exact, copied):

@@ -250,7 +250,8 @@ def test_the_best_model_is_kept_and_training_stops_early(
 
 
 def weights_after(trainer, step):
-    trainer.loop.checkpoints._read(step)
+    checkpoints = trainer.loop.checkpoints
+    checkpoints.state.read(f"{checkpoints.path(step)}/state")
     return trainer.loop.model.get_weights()
 
 
