@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 from absl import app, flags, logging
@@ -17,7 +17,7 @@ from trainers.data.decoding import DataError, describe_error
 from trainers.data.labels import AUTO, LabelOptions
 from trainers.engine.checkpoints import CheckpointError
 from trainers.engine.cluster import WorkerConfig
-from trainers.engine.rendezvous import WorkerLostError
+from trainers.engine.rendezvous import WorkerLostError, watched_service
 from trainers.paths import ContentError, as_path
 from trainers.training.loop import Interrupted, NonFiniteLossError
 from trainers.training.run_folder import NamedModel, RunFolder
@@ -174,12 +174,8 @@ def release_frames(error: BaseException | None):
 
 
 @contextlib.contextmanager
-def stop_at_once(message: str = "Stopped before the first update."):
-    """End the command on SIGTERM or Ctrl-C while there is nothing to save.
-
-    Args:
-        message: The message to print.
-    """
+def stop_at_once(message: str):
+    """End the command on SIGTERM or Ctrl-C while there is nothing to save."""
 
     def stop(number, frame):
         # Other exceptions might be caught by libraries; SystemExit is not.
@@ -240,6 +236,30 @@ def training_errors():
     except tuple(EXIT_CODES) as error:
         release_frames(error)
         sys.exit(report(error))
+
+
+@contextlib.contextmanager
+def before_training(arguments: list[str]) -> Iterator[None]:
+    """End the command with a message on errors and signals before an update."""
+    message = "Stopped before the first update."
+    with stop_at_once(message), training_errors(), user_errors():
+        refuse_arguments(arguments)
+        yield
+
+
+@contextlib.contextmanager
+def training(data_service: str | None) -> Iterator[Callable[[], bool]]:
+    """End the command with a message if training cannot finish.
+
+    Yields what tells whether a signal asks to save and stop: the `must_stop` of
+    a `Loop`.
+
+    Args:
+        data_service: See `watched_service`.
+    """
+    must_stop = StopSignals().were_received
+    with training_errors(), watched_service(data_service, exit_hard):
+        yield must_stop
 
 
 def exit_hard(error: Exception):

@@ -16,16 +16,12 @@ if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
 from absl import flags
 
 from trainers.commands import (
-    StopSignals,
-    exit_hard,
-    refuse_arguments,
+    before_training,
     run_main,
-    stop_at_once,
-    training_errors,
+    training,
     user_errors,
     worker_config_from_flags,
 )
-from trainers.engine.rendezvous import watched_service
 from trainers.recipes import flags as recipe_flags
 from trainers.sweeps.sweeping import (
     CHOICE,
@@ -45,8 +41,7 @@ FLAGS = flags.FLAGS
 
 def main(arguments):
     """Run the command."""
-    with stop_at_once(), training_errors(), user_errors():
-        refuse_arguments(arguments)
+    with before_training(arguments):
         chosen = recipe_flags.recipe_from_flags()
         sweep = open_sweep(
             chosen.recipe,
@@ -62,11 +57,7 @@ def main(arguments):
         if FLAGS.dry_run:
             dry_run_first(sweep)
             return
-    must_stop = StopSignals().were_received
-    with (
-        training_errors(),
-        watched_service(sweep.recipe.data_service, exit_hard),
-    ):
+    with training(sweep.recipe.data_service) as must_stop:
         trials = run_sweep(sweep, must_stop, user_errors)
     if sweep.is_writer:
         print_tables(sweep, trials)

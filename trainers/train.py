@@ -17,13 +17,9 @@ from absl import flags
 
 from keras_vit.progress import format_seconds
 from trainers.commands import (
-    StopSignals,
-    exit_hard,
-    refuse_arguments,
+    before_training,
     run_main,
-    stop_at_once,
-    training_errors,
-    user_errors,
+    training,
     worker_config_from_flags,
 )
 from trainers.data.inspection import (
@@ -35,7 +31,6 @@ from trainers.data.inspection import (
     write_data_page,
 )
 from trainers.data.readers.image_files import ImageFiles
-from trainers.engine.rendezvous import watched_service
 from trainers.evaluation.calibration import calibrate
 from trainers.models.factory import class_names_of
 from trainers.models.initial_model import (
@@ -76,8 +71,7 @@ MOST_CHECKED = 1000  # Images before the training; more take minutes.
 
 def main(arguments):
     """Run the command."""
-    with stop_at_once(), training_errors(), user_errors():
-        refuse_arguments(arguments)
+    with before_training(arguments):
         chosen = choose_recipe()
         run_dir = FLAGS.run_dir or f"saved_models/{chosen.name}"
         config = worker_config_from_flags()
@@ -91,12 +85,9 @@ def main(arguments):
             return
         if trainer.is_writer and not trainer.memory_plan:
             warn_of_shortage(trainer)
-    trainer.loop.must_stop = StopSignals().were_received
     first_step, start_time = trainer.loop.step, time.perf_counter()
-    with (
-        training_errors(),
-        watched_service(trainer.recipe.data_service, exit_hard),
-    ):
+    with training(trainer.recipe.data_service) as must_stop:
+        trainer.loop.must_stop = must_stop
         trainer.train(choose_thresholds)
     bad = trainer.bad_examples.names
     if bad:

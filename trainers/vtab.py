@@ -18,16 +18,12 @@ from absl import flags
 
 from trainers import sweep
 from trainers.commands import (
-    StopSignals,
-    exit_hard,
-    refuse_arguments,
+    before_training,
     run_main,
-    stop_at_once,
-    training_errors,
+    training,
     user_errors,
     worker_config_from_flags,
 )
-from trainers.engine.rendezvous import watched_service
 from trainers.recipes import flags as recipe_flags
 from trainers.sweeps.vtab import (
     NUM_HELD_OUT,
@@ -41,8 +37,7 @@ FLAGS = flags.FLAGS
 
 def main(arguments):
     """Run the command."""
-    with stop_at_once(), training_errors(), user_errors():
-        refuse_arguments(arguments)
+    with before_training(arguments):
         chosen = recipe_flags.recipe_from_flags()
         folder = FLAGS.sweep_dir or f"saved_models/{chosen.name}_sweep"
         sweeps = open_tasks(
@@ -60,11 +55,7 @@ def main(arguments):
         if FLAGS.dry_run:
             sweep.dry_run_first(first)
             return
-    must_stop = StopSignals().were_received
-    with (
-        training_errors(),
-        watched_service(first.recipe.data_service, exit_hard),
-    ):
+    with training(first.recipe.data_service) as must_stop:
         scores = run_tasks(sweeps, folder, must_stop, user_errors)
     if first.is_writer:
         print(f"\n{describe_scores(scores)}")

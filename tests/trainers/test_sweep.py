@@ -101,7 +101,7 @@ def command(monkeypatch):
         def were_received(self):
             return False
 
-    monkeypatch.setattr(trainers.sweep, "StopSignals", NoSignals)
+    monkeypatch.setattr("trainers.commands.StopSignals", NoSignals)
 
     def run_line(*words):
         values(["sweep", *words])
