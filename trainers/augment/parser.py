@@ -46,24 +46,14 @@ def require(condition: bool, name: str, rule: str, value: float | None):
         raise ArgumentError(name, rule, value)
 
 
-def types_of(annotation: type) -> tuple[type, ...]:
-    """Return the types of an annotated parameter.
-
-    Args:
-        annotation: A type or a union.
-    """
-    return typing.get_args(annotation) or (annotation,)
-
-
-def check_type(name: str, value: float | str | tuple | None, annotation: type):
-    """Raise an ArgumentError unless `value` is of the annotated type.
+def check_type(name: str, value, types: tuple[type, ...]):
+    """Raise an ArgumentError unless `value` is of one of the types.
 
     Args:
         name: Name of the argument.
         value: The received value.
-        annotation: int, float, str, tuple, or a union of them and None.
+        types: Some of int, float, str, tuple and the type of None.
     """
-    types = types_of(annotation)
     if type(value) in (str, tuple) and type(value) in types:
         return
     if value is None:
@@ -139,14 +129,18 @@ class Call:
             [p for p in known.values() if p.kind is not p.KEYWORD_ONLY]
         )
         nodes = self._bind(signature)
+        types = {
+            name: typing.get_args(p.annotation) or (p.annotation,)
+            for name, p in signature.parameters.items()
+        }
         values = {
-            name: self._read_value(node, types_of(known[name].annotation))
+            name: self._read_value(node, types[name])
             for name, node in nodes.items()
         }
         choices = {n: choices[n] for n in choices.keys() & known.keys()}
         try:
             for name, value in values.items():
-                check_type(name, value, known[name].annotation)
+                check_type(name, value, types[name])
             return factory(**values, **choices)
         except ArgumentError as error:
             node = nodes.get(error.name, self.node)
