@@ -22,11 +22,7 @@ from trainers.recipes.recipe import Recipe
 
 
 def begin(module: str):
-    """Answer --help and a mistyped flag, or import Keras on TensorFlow.
-
-    Args:
-        module: The module of the command, a key of DEFINITIONS.
-    """
+    """Answer --help and a mistyped flag, or import Keras on TensorFlow."""
     start()
     DEFINITIONS[module]()
     words = sys.argv[1:]
@@ -49,9 +45,6 @@ def parse_flags(words: list[str]) -> list[str]:
     """Parse a command line; return what is not a flag of it.
 
     What is wrong with it ends the command with a one-line message.
-
-    Args:
-        words: The command line.
     """
     try:
         return flags.FLAGS(words)

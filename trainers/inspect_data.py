@@ -71,9 +71,6 @@ def main(arguments):
 def check_out(folder: Path):
     """Raise an error unless a page can be written to a folder.
 
-    Args:
-        folder: The folder, which need not exist.
-
     Raises:
         ValueError: If it is a file, or has a page of something else.
         OSError: If it cannot be written.

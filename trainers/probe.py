@@ -76,11 +76,7 @@ def main(arguments):
 
 
 def print_probes(report: Mapping):
-    """Print the accuracies of the probes.
-
-    Args:
-        report: The report of `probe`.
-    """
+    """Print the accuracies of the probes."""
     print(
         f"{report['model']} on {report['dataset']}: fitted to "
         f"{report['num_train']:,} images, tested on {report['num_test']:,}; "

@@ -231,9 +231,6 @@ def check_images(trainer: Trainer):
     the images. Up to MOST_CHECKED images are checked, unless any of several
     classes is right for one.
 
-    Args:
-        trainer: The run, before it starts.
-
     Raises:
         ValueError: If a class of image files has none in a split, or more
             images are unreadable than allowed.
@@ -302,12 +299,7 @@ def describe_data(recipe: Recipe) -> str:
 
 
 def stop_on_errors(findings: list[Finding], max_bad_examples: int):
-    """Raise a ValueError unless training is possible.
-
-    Args:
-        findings: What was found.
-        max_bad_examples: Number of unreadable images that are skipped.
-    """
+    """Raise a ValueError unless training is possible."""
     errors = [finding for finding in findings if finding.level == "error"]
     bad = sum(len(group) for finding in errors for group in finding.groups)
     missing = [finding.text for finding in errors if not finding.groups]

@@ -193,10 +193,6 @@ def line_of(settings: Preprocessing, image_size: tuple[int, int]) -> str:
     antialias. Nor do the functions with which Keras reads files for a model
     that scales pixels itself.
 
-    Args:
-        settings: The preprocessing of the model.
-        image_size: (height, width) of the model.
-
     Example:
         >>> settings = Preprocessing("clip", "shortest", "bicubic", 0.875)
         >>> line_of(settings, (224, 224))
@@ -249,10 +245,6 @@ def preprocessing_in(line: str, image_size: tuple[int, int]) -> Preprocessing:
 
     Its normalisation is exact. `resize_small` averages areas, for which the
     antialiased bilinear resizing stands, and other operations are left out.
-
-    Args:
-        line: The operations.
-        image_size: (height, width) of the model.
 
     Example:
         >>> preprocessing_in("resize_small(256)|central_crop", (224, 224))

@@ -232,14 +232,7 @@ def train_batches(
 def distribute(
     batches: tf.data.Dataset, address: str, job: str, num_workers: int
 ) -> tf.data.Dataset:
-    """Let the workers of a tf.data service compute the batches.
-
-    Args:
-        batches: The pipeline that the workers of the service run.
-        address: Address of the dispatcher.
-        job: Name of the job, through which the training workers share epochs.
-        num_workers: Number of training workers.
-    """
+    """Let the workers of a tf.data service compute the batches."""
     service = tf.data.experimental.service
     policy = service.ShardingPolicy.DYNAMIC
     job = job if num_workers > 1 else None  # A single worker shares nothing.

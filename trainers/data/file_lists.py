@@ -12,20 +12,12 @@ from trainers.data.readers.folder import (
 
 
 def is_file_list(name: str) -> bool:
-    """Return whether a data set is a list of image files.
-
-    Args:
-        name: The name of the data set.
-    """
+    """Return whether a data set is a list of image files."""
     return name.partition(":")[0] in FILE_LISTS
 
 
 def check_is_no_path(name: str):
-    """Raise a ValueError if the name of a data set is a path without a kind.
-
-    Args:
-        name: The name, as a user gave it.
-    """
+    """Raise a ValueError if the name of a data set is a path without a kind."""
     path = os.path.expanduser(name)
     if os.path.isdir(path):
         kind, what = "folder", "a folder of images"

@@ -201,9 +201,6 @@ def inspect_images(dataset: ImageDataset) -> list[Examined]:
 
     Shows a progress bar.
 
-    Args:
-        dataset: The data set.
-
     Returns:
         What is known of each image, in the order of the splits.
     """
@@ -580,11 +577,7 @@ def _pairs(looks: Sequence[int]) -> Iterable[tuple[int, int]]:
 
 
 def find_unread(dataset: ImageDataset) -> list[Finding]:
-    """Return findings on the unread files and splits of a data set.
-
-    Args:
-        dataset: The data set; of others nothing is found.
-    """
+    """Return findings on the unread files and splits of a data set."""
     if not isinstance(dataset.reader, ImageFiles):
         return []
     found = [*judge_splits(dataset)]
@@ -691,15 +684,7 @@ def write_data_page(
     class_names: Sequence[str],
     findings: Sequence[Finding],
 ):
-    """Write the counts, the findings and a contact sheet of a data set.
-
-    Args:
-        path: The HTML file.
-        dataset: Name of the data set.
-        images: Its images.
-        class_names: Its classes.
-        findings: What was found.
-    """
+    """Write the counts, the findings and a contact sheet of a data set."""
     parts = [
         f"<p>{len(images):,} images of {len(class_names):,} classes.</p>",
         "<h2>Findings</h2>",

@@ -18,12 +18,7 @@ class LabelSet(NamedTuple):
 
 
 def renamed(label, function: Callable):
-    """Return a label of either kind with a function applied to each class.
-
-    Args:
-        label: A class, or a LabelSet.
-        function: Takes a class, a name or a number.
-    """
+    """Return a label of either kind with a function applied to each class."""
     if not isinstance(label, LabelSet):
         return function(label)
     # Two names may become one.

@@ -63,11 +63,6 @@ def cut_ranges(
     """Return one of `num_parts` consecutive parts of some ranges.
 
     The lengths of the parts differ by at most one.
-
-    Args:
-        ranges: The ranges to divide.
-        part: Index of the part, from 0.
-        num_parts: Number of parts.
     """
     size = count_examples(ranges)
     start, stop = (size * p // num_parts for p in (part, part + 1))
@@ -133,12 +128,7 @@ def meaning_of(split: str) -> str:
 
 
 def find_split(splits: Iterable[str], candidates: Sequence[str]) -> str | None:
-    """Return the split that `candidates` name first, or None.
-
-    Args:
-        splits: The names that there are.
-        candidates: Usual names of splits, the preferred one first.
-    """
+    """Return the split that `candidates` name first, or None."""
     by_meaning = {meaning_of(split): split for split in splits}
     by_meaning |= {split: split for split in splits}  # Exact names win.
     found = (by_meaning[name] for name in candidates if name in by_meaning)

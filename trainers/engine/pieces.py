@@ -25,11 +25,6 @@ def name_variables(model, optimizer, loss_scale) -> dict:
     """Return the variables of a training by their names in a checkpoint.
 
     By number, because Keras counts the models of a process in their paths.
-
-    Args:
-        model: The model.
-        optimizer: Its optimizer.
-        loss_scale: Its loss scale; None for none.
     """
     found = {f"model/{i}": v for i, v in enumerate(model.variables)}
     for i, parameter in enumerate(optimizer.parameters):

@@ -343,10 +343,6 @@ def as_dense(gradients: list, weights: list) -> list:
 
     Those of weights whose rows are taken by index, such as relative positions,
     come as `tf.IndexedSlices`.
-
-    Args:
-        gradients: The gradient of each weight.
-        weights: The values of the weights.
     """
     return [
         tf.ensure_shape(tf.convert_to_tensor(gradient), weight.shape)

@@ -204,10 +204,6 @@ def make_variants(
 ) -> tuple[FixedPatchSize, ...]:
     """Return the model with each of the patch sizes of a recipe.
 
-    Args:
-        recipe: The recipe.
-        model: The model to train, whose weights all have.
-
     Raises:
         ValueError: If the model cannot have patches of several sizes, or an
             image is smaller than a patch.

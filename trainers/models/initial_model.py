@@ -112,10 +112,6 @@ def explain_other_classes(
     A head for as many classes fits, but its logits are of other classes if the
     names are others, or are in another order.
 
-    Args:
-        recipe: The recipe of the new run.
-        class_names: Those of its data, in the order of the labels.
-
     Returns:
         A sentence; None if the head is for these classes, is of another size,
         or no run beside the file says what it is for.
@@ -161,9 +157,6 @@ def read_initial_classes(
 
 def explain_other_size(recipe: Recipe) -> str | None:
     """Return that the images have another size than those of `init_from`.
-
-    Args:
-        recipe: The recipe of the new run.
 
     Returns:
         A sentence; None if the sizes are equal, or no run beside the file
@@ -327,13 +320,7 @@ def _check(model, path, channels):
 
 
 def copy_with_new(model, names, **changes):
-    """Return a copy with new layers, trained even if all else is not.
-
-    Args:
-        model: A VisionTransformer.
-        names: Names of the layers.
-        **changes: Fields of the configuration.
-    """
+    """Return a copy with new layers, trained even if all else is not."""
     copy = copy_model(model, names, **changes)
     for layer in copy.layers:
         if layer.name in names:
@@ -347,14 +334,7 @@ def report_copy(
     after: keras.Model,
     new_layers: Sequence[str] = (),
 ) -> LoadReport:
-    """Return which weights a model has from a `.keras` file.
-
-    Args:
-        path: The file.
-        before: The model of the file.
-        after: Its copy, of another size or with new layers.
-        new_layers: Names of layers whose weights were initialised anew.
-    """
+    """Return which weights a model has from a `.keras` file."""
     shapes = {w.path: tuple(w.shape) for w in before.weights}
     used, resized, reset = [], [], []
     for weight in after.weights:

@@ -43,14 +43,7 @@ class _Choice(flags.EnumParser):
 
 
 def define_choice(name: str, default: str | None, choices, text: str):
-    """Define a flag that is one of several names.
-
-    Args:
-        name: Name of the flag.
-        default: Its default.
-        choices: The names.
-        text: Its help.
-    """
+    """Define a flag that is one of several names."""
     parser = _Choice(list(choices))
     kinds = f"<{'|'.join(parser.enum_values)}>: {text}"
     flags.DEFINE(parser, name, default, kinds)
@@ -83,11 +76,7 @@ def define_recipe_flags():
 
 
 def show_values(name: str | None):
-    """Let --help show the values of a recipe as defaults of its flags.
-
-    Args:
-        name: A key of RECIPES; others show those of `Recipe`.
-    """
+    """Let --help show the values of a recipe as defaults of its flags."""
     recipe = RECIPES.get(name, Recipe())
     for field in flag_fields():
         flags.FLAGS.set_default(field.name, getattr(recipe, field.name))
@@ -189,9 +178,6 @@ def repeat_flags(recipe: Recipe) -> list[str]:
 
     Flags that the training images decide are left out if a run that goes on
     keeps its own.
-
-    Args:
-        recipe: The recipe of a run.
     """
     changes = {name: list_differences(recipe, name) for name in RECIPES}
 
@@ -207,12 +193,7 @@ def repeat_flags(recipe: Recipe) -> list[str]:
 
 
 def list_differences(recipe: Recipe, name: str) -> dict:
-    """Return the fields of a recipe that differ from one of RECIPES.
-
-    Args:
-        recipe: The recipe.
-        name: A key of RECIPES.
-    """
+    """Return the fields of a recipe that differ from one of RECIPES."""
     kept = ()
     if name in RULES:
         kept = (*FITTED_FIELDS, *MEMORY_FIELDS, "total_steps")

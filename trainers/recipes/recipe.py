@@ -663,9 +663,6 @@ class Recipe:
     def for_labels(self, has_several: bool) -> "Recipe":
         """Return the recipe for images of one class each, or of several labels.
 
-        Args:
-            has_several: Whether images may have several labels.
-
         Raises:
             ValueError: If a field is for the other kind.
         """

@@ -45,12 +45,7 @@ def choose_augment(dataset: str, image_size: int = 384) -> str:
 
 
 def fit_to_task(name: str, given: dict) -> dict:
-    """Return the flags that were given, and the augmentation of the task.
-
-    Args:
-        name: Name of the recipe.
-        given: The values of the flags that were given, by field.
-    """
+    """Return the flags that were given, and the augmentation of the task."""
     dataset = given.get("dataset", "")
     if name not in RECIPES_BY_TASK or not dataset.startswith("vtab:"):
         return given

@@ -94,10 +94,6 @@ def check_classes_held_out(dataset: ImageDataset, split: str):
 
     Records that are in the order of their classes cannot be divided by
     position. If there are fewer classes than expected, this is a warning.
-
-    Args:
-        dataset: The data set.
-        split: The held-out images.
     """
     names = dataset.class_names
     if len(names) < 2 or dataset.has_several_classes(split):
@@ -172,19 +168,12 @@ class Trial:
 
 
 def best_rate(choice: Iterable[Trial]) -> float:
-    """Return the rate of the highest accuracy; of equals, the lowest loss.
-
-    Args:
-        choice: Trials with an accuracy.
-    """
+    """Return the rate of the highest accuracy; of equals, the lowest loss."""
     return max(choice, key=lambda t: (t.accuracy, -t.loss)).learning_rate
 
 
 def read_report(folder: Path) -> dict:
     """Return the report of an earlier start, empty if there is none.
-
-    Args:
-        folder: The folder of the sweep.
 
     Raises:
         ContentError: If the file is not a report.
@@ -202,11 +191,7 @@ def read_report(folder: Path) -> dict:
 
 
 def read_trials(folder: Path) -> list[Trial]:
-    """Return the trials of earlier starts.
-
-    Args:
-        folder: The folder of the sweep.
-    """
+    """Return the trials of earlier starts."""
     return read_report(folder).get("trials", [])
 
 
@@ -245,10 +230,6 @@ GRIDS = {
 
 def choose_grid(name: str | None, recipe: Recipe) -> Grid:
     """Return the grid of a recipe, or one around its learning rate.
-
-    Args:
-        name: A key of RECIPES, if the recipe has a name.
-        recipe: The recipe, perhaps changed by flags.
 
     Example:
         >>> choose_grid(None, Recipe(learning_rate=0.003)).learning_rates
@@ -474,10 +455,6 @@ def check_unchanged(sweep: Sweep, started: Recipe):
     """Raise a ValueError if the folder has a sweep of another recipe.
 
     Learning rates and seeds may be added.
-
-    Args:
-        sweep: The sweep.
-        started: The recipe of the sweep in the folder.
     """
     held_out = sweep.splits[1]
     old, new = (
@@ -525,10 +502,6 @@ def save_report(
 def make_report(sweep: Sweep, trials: Sequence[Trial]) -> dict:
     """Return the results of a sweep so far.
 
-    Args:
-        sweep: The sweep.
-        trials: Its trials.
-
     Returns:
         dataset, train_split, held_out, test_split: The images.
         learning_rates: Those that are tried.
@@ -549,12 +522,7 @@ def make_report(sweep: Sweep, trials: Sequence[Trial]) -> dict:
 
 
 def describe_choice(trials: Sequence[Trial], best: float | None) -> str:
-    """Return a Markdown table of the learning rates.
-
-    Args:
-        trials: The trials of the choice.
-        best: The learning rate that was chosen, if all were tried.
-    """
+    """Return a Markdown table of the learning rates."""
     rows = [
         [
             f"{t.learning_rate:g}",
@@ -669,15 +637,7 @@ def train_case(
     must_stop: Callable[[], bool],
     preparing: Callable,
 ) -> Trial:
-    """Return the result of one run, which is begun or continued.
-
-    Args:
-        sweep: The sweep.
-        case: What to train.
-        number: The number of the run, for the output.
-        must_stop: See `run_sweep`.
-        preparing: See `run_sweep`.
-    """
+    """Return the result of one run, which is begun or continued."""
     with preparing():
         trainer = prepare_case(sweep, case)
     if sweep.is_writer:
@@ -699,12 +659,7 @@ def train_case(
 
 
 def prepare_case(sweep: Sweep, case: Case) -> Trainer:
-    """Return the trainer of one run; see `prepare` for its errors.
-
-    Args:
-        sweep: The sweep.
-        case: What to train.
-    """
+    """Return the trainer of one run; see `prepare` for its errors."""
     keras.backend.clear_session()  # Forgets the model of the run before.
     recipe = sweep.recipe_of(case)
     return prepare(

@@ -146,12 +146,7 @@ def list_groups() -> Iterator[tuple[str, set[str]]]:
 
 
 def save_scores(sweep_dir: str, scores: Sequence[TaskScore]):
-    """Write vtab.json and vtab.csv.
-
-    Args:
-        sweep_dir: The folder of the benchmark.
-        scores: The scores of the tasks that are done.
-    """
+    """Write vtab.json and vtab.csv."""
     folder = as_path(sweep_dir)
     report = {
         "tasks": {

@@ -262,13 +262,7 @@ def plan_memory(
 
 
 def describe_plan(plan: MemoryPlan, batch_size: int, num_replicas: int) -> str:
-    """Return a line that says how the batch is computed, and why.
-
-    Args:
-        plan: How a batch is computed.
-        batch_size: Images of a batch, over all replicas.
-        num_replicas: Number of replicas.
-    """
+    """Return a line that says how the batch is computed, and why."""
     num_images = batch_size // num_replicas
     on_devices = f" on {num_replicas} devices" if num_replicas > 1 else ""
     line = f"Batch {batch_size}{on_devices}{_describe_way(plan)}: "
@@ -368,13 +362,7 @@ def describe_memory(memory: Memory, available: int) -> str:
 
 
 def describe_shortage(memory: Memory, available: int, trainer) -> str:
-    """Return how to make a training fit into memory; empty if it does.
-
-    Args:
-        memory: The estimated need of a replica.
-        available: The bytes that it may use.
-        trainer: The training.
-    """
+    """Return how to make a training fit into memory; empty if it does."""
     if memory.total <= available:
         return ""
     recipe, fixed = trainer.recipe, memory.total - memory.activations
@@ -501,12 +489,7 @@ def has_batch_statistics(model: keras.Model) -> bool:
 
 
 def least_available_bytes(engine: Engine, held: int = 0) -> int:
-    """Return the memory for a replica of the worker that has the least.
-
-    Args:
-        engine: The engine of the run.
-        held: See `available_bytes`.
-    """
+    """Return the memory for a replica of the worker that has the least."""
     count = available_bytes(engine, held) // GATHERED_BYTES
     rows = engine.gather(np.array([count], "int32"))
     return int(rows.min()) * GATHERED_BYTES

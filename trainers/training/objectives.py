@@ -44,11 +44,6 @@ def make_loss(
 
     An evaluation measures the loss of the labels as they are, as `evaluate`
     does: without smoothing, class weights, focus and a teacher.
-
-    Args:
-        recipe: The recipe, with smoothed labels and class weights.
-        dataset: The data set.
-        model: The model to train.
     """
     if isinstance(model, PretrainingModel):
         loss, hits = loss_and_hits(model)
@@ -247,11 +242,6 @@ def make_distillation(
 ) -> Distillation | None:
     """Return the part of a teacher in the loss; None without a teacher.
 
-    Args:
-        recipe: The recipe.
-        dataset: The data set, whose classes the teacher must have.
-        model: The model to train.
-
     Raises:
         ValueError: If the teacher cannot be read, or has other classes or
             images.
@@ -276,10 +266,6 @@ def open_teacher(
     recipe: Recipe, dataset: ImageDataset
 ) -> tuple[keras.Model, Normalization, str]:
     """Return the teacher, mean and deviation of its images, and their source.
-
-    Args:
-        recipe: The recipe.
-        dataset: The data set.
 
     Raises:
         ValueError: See `make_distillation`.
@@ -410,9 +396,6 @@ class BothLogits(keras.layers.Layer):
 
 def with_both_logits(model: keras.Model) -> keras.Model | None:
     """Return a model of the same layers with both kinds of logits.
-
-    Args:
-        model: The model to train.
 
     Returns:
         The model; None if there is no distillation token, so that labels and

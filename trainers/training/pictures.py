@@ -29,10 +29,6 @@ def plot_learning_curve(metrics_path: Path, path: Path):
     """Draw loss, error and learning rate over the updates.
 
     Leaves out columns that the rows do not have, such as those of a test split.
-
-    Args:
-        metrics_path: The metrics.csv of a run.
-        path: The PNG file to write.
     """
     rows = read_metrics(metrics_path)
     figure = _figure(figsize=(11, 3.4))
@@ -95,13 +91,6 @@ def plot_batch(
     Shapes:
         images: (B, H, W, C) with 1 or 3 channels, as the model reads them.
         labels: (B, classes), shares.
-
-    Args:
-        images: As the model receives them.
-        labels: Of each image.
-        class_names: In the order of the labels.
-        normalization: Mean and deviation of the images.
-        path: The PNG file to write.
     """
     images, labels = images[:MOST_IMAGES], labels[:MOST_IMAGES]
     texts = [describe_label(label, class_names) for label in labels]
@@ -112,9 +101,8 @@ def plot_batch(
 def describe_label(label: np.ndarray, class_names: Sequence[str]) -> str:
     """Return the name of the class, or the two largest shares, a line each.
 
-    Args:
+    Shapes:
         label: (classes,), shares.
-        class_names: In the order of `label`.
 
     Example:
         >>> print(describe_label(np.array([0.25, 0, 0.75]), ["a", "b", "c"]))
@@ -146,14 +134,6 @@ def plot_predictions(
 
     Shapes:
         images: (B, H, W, C) with 1 or 3 channels, floats.
-
-    Args:
-        images: As the model reads them.
-        truths: Their classes.
-        predictions: The predicted classes.
-        scores: The probabilities of the predicted classes.
-        normalization: Mean and deviation of the images.
-        path: The PNG file to write.
     """
     texts, hits = [], []
     for truth, prediction, score in zip(truths, predictions, scores):
@@ -174,12 +154,8 @@ def plot_texts(
 ):
     """Draw images with a text below each, red if it is a mistake.
 
-    Args:
-        images: See `plot_predictions`.
-        texts: The texts, of some lines.
-        hits: Whether they are right.
-        normalization: Mean and deviation of the images.
-        path: The PNG file to write.
+    Shapes:
+        images: (B, H, W, C), as the model reads them.
     """
     colors = ["black" if is_right else "red" for is_right in hits]
     _draw_tiles(to_fractions(images, normalization), texts, colors, path)
@@ -196,13 +172,6 @@ def plot_reconstructions(
 
     Shapes:
         images, covered, predicted: (B, H, W, C) with 1 or 3 channels.
-
-    Args:
-        images: As the model reads them.
-        covered: Without the hidden patches.
-        predicted: With the predictions in their place.
-        normalization: Mean and deviation of the images.
-        path: The PNG file to write.
     """
     rows = {"image": images, "visible": covered, "reconstruction": predicted}
     count = len(images)

@@ -218,12 +218,6 @@ def fit_to_labels(
 ) -> Recipe:
     """Return the recipe for one class an image, or for several labels.
 
-    Args:
-        recipe: The recipe.
-        dataset: The data set, which decides.
-        chosen: See `prepare`.
-        started: The recipe of the run to continue, if there is one.
-
     Raises:
         ValueError: If the recipe, or the run, is for the other kind.
     """

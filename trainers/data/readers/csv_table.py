@@ -254,11 +254,7 @@ def _find_separator(text):
 
 
 def is_other_column(name: str) -> bool:
-    """Return whether a column called so is not read as that of a class.
-
-    Args:
-        name: The name of a class.
-    """
+    """Return whether a column called so is not read as that of a class."""
     others = *PATH_COLUMNS[:1], *LABEL_COLUMNS, *SET_COLUMNS, "split"
     return _plain(name) in map(_plain, others)
 

@@ -204,10 +204,6 @@ def _leave_out_unknown(path, found):
 def list_empty_classes(path: str, class_names: Iterable[str]) -> list[str]:
     """Return the folders of classes without any image that can be read.
 
-    Args:
-        path: The PATH of `list_image_folder`.
-        class_names: The classes of the images that it lists.
-
     Returns:
         Their names, sorted; with splits, of those that are empty in each.
     """
@@ -227,11 +223,7 @@ def list_empty_classes(path: str, class_names: Iterable[str]) -> list[str]:
 
 
 def list_loose_images(path: str) -> list[str]:
-    """Return the images beside the folders of the classes, which are not read.
-
-    Args:
-        path: The PATH of `list_image_folder`.
-    """
+    """Return the images beside the folders of classes, which are not read."""
     path = os.path.expanduser(path)
     places = [path]
     if _has_splits(path):
@@ -250,9 +242,6 @@ def count_other_files(path: str) -> dict[str, int]:
     """Return how many files in the folders of the classes are not read.
 
     Hidden files and those that systems leave behind do not count.
-
-    Args:
-        path: The PATH of `list_image_folder`.
 
     Returns:
         The numbers by ending, the most frequent first.

@@ -92,9 +92,6 @@ def leave_out_unreadable(rows: list[tuple]) -> list[tuple]:
     """Return the rows without HEIC files that no package can read.
 
     Links that lead nowhere are left out, too. Warns about what is left out.
-
-    Args:
-        rows: Tuples that begin with a path.
     """
     broken = {row[0] for row in rows if leads_nowhere(row[0])}
     if broken:

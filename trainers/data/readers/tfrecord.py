@@ -113,10 +113,6 @@ def open_tfrecords(path: str, options: LabelOptions = AUTO) -> TFRecordReader:
     per line. The files must not be compressed. Warns about empty files,
     which writers of more files than records leave behind.
 
-    Args:
-        path: Path of the folder.
-        options: How the labels are read.
-
     Raises:
         ValueError: If there is no such folder, a file is damaged, or one of
             the files SPLIT-00000-of-00002 is missing.
@@ -155,13 +151,7 @@ def open_tfrecords(path: str, options: LabelOptions = AUTO) -> TFRecordReader:
 
 
 def check_shards(path: str, split: str, files: Sequence[str]):
-    """Raise a ValueError unless all numbered files of a split are there.
-
-    Args:
-        path: Path of the folder.
-        split: Name of the split.
-        files: The paths of its files.
-    """
+    """Raise a ValueError unless all numbered files of a split are there."""
     numbers = collections.defaultdict(set)
     for file in files:
         found = re.fullmatch(r"(.+)-(\d+)-of-(\d+).*", os.path.basename(file))
@@ -228,11 +218,7 @@ def check_first_record(path: str, reader: TFRecordReader, split: str):
 
 
 def have_lists(files: Mapping[str, list[tuple[str, int]]]) -> bool:
-    """Return whether a label among the first records is a list of classes.
-
-    Args:
-        files: (path, number of records) pairs of each split.
-    """
+    """Return whether a label among the first records is a list of classes."""
     paths = [path for rows in files.values() for path, _ in rows]
     spec = {LABEL: tf.io.RaggedFeature(tf.int64)}
     try:
