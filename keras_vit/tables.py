@@ -1,4 +1,4 @@
-"""Looking up a name in a table, and formatting tables."""
+"""Looking up a name in a table, listing names, and formatting tables."""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,6 +52,18 @@ def guess(name: str, names: Iterable[str], most: int = 1) -> str:
     names = [known for known in names if isinstance(known, str)]
     close = difflib.get_close_matches(name, names, most, LEAST_LIKENESS)
     return f". Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def list_first(names: Sequence[str], most: int = 5) -> str:
+    """Return the first names in a line, and how many more there are.
+
+    Example:
+        >>> list_first(["a", "b", "c", "d"], 2)
+        'a, b and 2 more'
+    """
+    more = len(names) - most
+    listed = ", ".join(names[:most])
+    return f"{listed} and {more:,} more" if more > 0 else listed
 
 
 def format_table(columns: Sequence[str], rows: Iterable[Sequence]) -> str:

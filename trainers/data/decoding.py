@@ -21,6 +21,7 @@ from keras_vit.preprocessing.decoding import (
     decode_window,
     turn_upright,
 )
+from keras_vit.tables import list_first
 from trainers.data.readers.image_paths import printable
 
 # The errors that TensorFlow raises for invalid files.
@@ -73,11 +74,10 @@ class BadExamples:
         """Raise a BadExampleError if more are unreadable than allowed."""
         names = self.names
         if len(names) > self.limit:
-            listed = ", ".join(f"`{name}`" for name in names[:10])
-            more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+            listed = list_first([f"`{name}`" for name in names], 10)
             what = "an image" if len(names) == 1 else "images"
             raise BadExampleError(
-                f"{listed}{more} cannot be read as {what}; to skip such files, "
+                f"{listed} cannot be read as {what}; to skip such files, "
                 "raise --max_bad_examples. "
                 f"Received: max_bad_examples={self.limit}"
             )

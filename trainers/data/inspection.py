@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_vit.progress import ProgressBar
+from keras_vit.tables import list_first
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import FILE_ERRORS, decode_file
 from trainers.data.file_lists import FILE_LISTS
@@ -352,23 +353,18 @@ def judge_classes(images, class_names) -> Iterator[Finding]:
     for split, numbers in counts.items():
         missing = [name for name, count in numbers.items() if not count]
         if missing:
-            more = len(missing) - NUM_MISSING_LISTED
             yield Finding(
                 "warning" if has_several else "error",
-                f"the split {split!r} has no image of "
-                f"{', '.join(map(repr, missing[:NUM_MISSING_LISTED]))}"
-                f"{f' and {more} more' if more > 0 else ''}; add some or "
-                "remove the class",
+                f"the split {split!r} has no image of {_list(missing)}; add "
+                "some or remove the class",
             )
         few = [name for name in numbers if 0 < numbers[name] < FEW_OF_CLASS]
         if few:
-            more = len(few) - NUM_MISSING_LISTED
             yield Finding(
                 "warning",
                 f"the split {split!r} has fewer than {FEW_OF_CLASS} images of "
-                f"{', '.join(map(repr, few[:NUM_MISSING_LISTED]))}"
-                f"{f' and {more} more' if more > 0 else ''}; that is too "
-                "few to learn them, or to measure how well they were learned",
+                f"{_list(few)}; that is too few to learn them, or to measure "
+                "how well they were learned",
             )
 
 
@@ -469,6 +465,10 @@ def judge_pixels(images, class_names) -> Iterator[Finding]:
         groups = [[i] for i in images if not i.fault and holds(i)]
         if groups:
             yield Finding("note", f"{_count(groups)}: {text}", groups)
+
+
+def _list(class_names):
+    return list_first([*map(repr, class_names)], NUM_MISSING_LISTED)
 
 
 def _count(groups):
@@ -635,12 +635,9 @@ def judge_splits(dataset: ImageDataset) -> Iterator[Finding]:
 def judge_empty_classes(names: list[str]) -> Iterator[Finding]:
     """Find folders that would be classes if they had images."""
     if names:
-        more = len(names) - NUM_MISSING_LISTED
         yield Finding(
             "error",
-            "no image that can be read in "
-            f"{', '.join(map(repr, names[:NUM_MISSING_LISTED]))}"
-            f"{f' and {more} more' if more > 0 else ''}; add some or remove "
+            f"no image that can be read in {_list(names)}; add some or remove "
             "the folder",
         )
 
@@ -648,14 +645,11 @@ def judge_empty_classes(names: list[str]) -> Iterator[Finding]:
 def judge_loose_images(paths: list[str]) -> Iterator[Finding]:
     """Find images that are not read, because no folder gives their class."""
     if paths:
-        more = len(paths) - NUM_FILES_LISTED
-        number = "1 image" if len(paths) == 1 else f"{len(paths):,} images"
+        listed = list_first([*map(printable, paths)], NUM_FILES_LISTED)
         yield Finding(
             "warning",
-            f"{number} outside the folders of the classes, not read: "
-            f"{', '.join(map(printable, paths[:NUM_FILES_LISTED]))}"
-            f"{f' and {more} more' if more > 0 else ''}; move each into the "
-            "folder of its class",
+            f"{_count([paths])} outside the folders of the classes, not read: "
+            f"{listed}; move each into the folder of its class",
         )
 
 

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_vit.tables import list_first
 from trainers.engine.rendezvous import WorkerLostError, find_lost, is_address
 
-# Largest number of differing values that an error names for each worker.
-MOST_NAMES = 5
 SECONDS_TO_LOOK = 1.0  # For lost workers.
 
 
@@ -270,12 +269,9 @@ def describe_differences(table: np.ndarray, addresses, subject: str, names):
     for index, row in enumerate(table):
         different = [names[i] for i in np.flatnonzero(row != table[0])]
         if different:
-            rest = len(different) - MOST_NAMES
-            more = f" and {rest} more" if rest > 0 else ""
             faults.append(
                 f"worker {index} ({addresses[index]}) differs in "
-                + ", ".join(different[:MOST_NAMES])
-                + more
+                + list_first(different)
             )
     if faults:
         raise ValueError(

@@ -18,6 +18,7 @@ import numpy as np
 import safetensors.numpy
 import tensorflow as tf
 
+from keras_vit.tables import list_first
 from trainers.engine.update import is_seed
 
 
@@ -52,8 +53,7 @@ def check_arrays(found: dict, wanted: dict):
         ],
     }
     texts = [
-        f"{text} {', '.join(sorted(names)[:3])}"
-        + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        f"{text} {list_first(sorted(names), 3)}"
         for text, names in faults.items()
         if names
     ]

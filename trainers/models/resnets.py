@@ -19,7 +19,7 @@ from keras_vit.layers.resnet_stem import (
     StandardizedConv2D,
     group_norm,
 )
-from keras_vit.tables import pick
+from keras_vit.tables import list_first, pick
 from keras_vit.weights.containers import errors_name, open_file
 from keras_vit.weights.hub import cache_dir, fetch, locate, storage_url
 from trainers.recipes.baselines import BASELINES, BIT_SIZES, BitSize
@@ -273,12 +273,7 @@ def _check_fit(shapes, weights):
         "of another shape": different,
     }
     texts = [
-        f"{problem}: {', '.join(names[:MOST_LISTED_ARRAYS])}"
-        + (
-            f" and {len(names) - MOST_LISTED_ARRAYS} more"
-            if names[MOST_LISTED_ARRAYS:]
-            else ""
-        )
+        f"{problem}: {list_first(names, MOST_LISTED_ARRAYS)}"
         for problem, names in problems.items()
         if names
     ]

@@ -11,6 +11,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 
+from keras_vit.tables import list_first
 from trainers.data.labels import classes_of, merge_rows
 
 
@@ -129,13 +130,9 @@ def warn_of(paths: set[str], what: str, fate: str):
         what: What one of them is.
         fate: What becomes of them.
     """
-    listed = [printable(path) for path in sorted(paths)[:NUM_LISTED]]
-    more = len(paths) - len(listed)
-    warnings.warn(
-        f"{len(paths):,} {what}{' is' if len(paths) == 1 else 's are'} {fate}: "
-        f"{', '.join(listed)}" + (f" and {more:,} more" if more else ""),
-        stacklevel=3,
-    )
+    listed = list_first([*map(printable, sorted(paths))], NUM_LISTED)
+    number = f"{len(paths):,} {what}{' is' if len(paths) == 1 else 's are'}"
+    warnings.warn(f"{number} {fate}: {listed}", stacklevel=3)
 
 
 def can_read_heif() -> bool:
