@@ -50,25 +50,14 @@ def add_objective(encoder: VisionTransformer, recipe: Recipe) -> keras.Model:
             f"`objective` {recipe.objective!r} needs a VisionTransformer. "
             f"Received: init_from={recipe.init_from!r}, a {encoder.name}"
         )
-    return MODELS_OF_OBJECTIVES[recipe.objective](encoder, recipe)
-
-
-def class_names_of(recipe: Recipe, dataset: ImageDataset) -> list[str]:
-    """Return the classes that the model learns; none without labels."""
-    return dataset.class_names if recipe.needs_labels else []
-
-
-def _masked_patches(encoder, recipe):
-    ratio = recipe.mask_ratio or MASK_RATIOS["masked_patches"]
-    return MaskedPatchPrediction(encoder, ratio, recipe.patch_target)
-
-
-def _autoencoder(encoder, recipe):
+    ratio = recipe.mask_ratio or MASK_RATIOS[recipe.objective]
+    if recipe.objective == "masked_patches":
+        return MaskedPatchPrediction(encoder, ratio, recipe.patch_target)
     if not recipe.init_from:
         fix_positions(encoder)
     return MaskedAutoencoder(
         encoder,
-        recipe.mask_ratio or MASK_RATIOS["autoencoder"],
+        ratio,
         decoder_width=recipe.decoder_width,
         decoder_depth=recipe.decoder_depth,
         decoder_heads=recipe.decoder_heads,
@@ -76,29 +65,9 @@ def _autoencoder(encoder, recipe):
     )
 
 
-def plain_encoder(model: PretrainingModel) -> VisionTransformer:
-    """Return a copy of the encoder of a model, all of it trainable."""
-    encoder = model.encoder.merge_lora()  # A copy: the run may go on.
-    encoder.unfreeze()
-    return encoder
-
-
-def loss_and_hits(model: PretrainingModel) -> tuple:
-    """Return the functions `loss` and `hits` of an `Update` for a model."""
-
-    def loss(labels, outputs):
-        return model.compute_losses(outputs)
-
-    def hits(labels, outputs):
-        return model.compute_hits(outputs)
-
-    return loss, hits if model.has_hits else None
-
-
-MODELS_OF_OBJECTIVES = {
-    "masked_patches": _masked_patches,
-    "autoencoder": _autoencoder,
-}
+def class_names_of(recipe: Recipe, dataset: ImageDataset) -> list[str]:
+    """Return the classes that the model learns; none without labels."""
+    return dataset.class_names if recipe.needs_labels else []
 
 
 def choose_trained(model: keras.Model, recipe: Recipe):
@@ -144,10 +113,10 @@ def plain_model(model: keras.Model, recipe: Recipe) -> keras.Model:
     model trains all weights unless its recipe freezes some.
     """
     if isinstance(model, PretrainingModel):
-        return plain_encoder(model)
-    if not isinstance(model, VisionTransformer):
-        return model
-    if recipe.train_only is None and not recipe.lora_rank:
+        model = model.encoder
+    elif not isinstance(model, VisionTransformer) or (
+        recipe.train_only is None and not recipe.lora_rank
+    ):
         return model
     plain = model.merge_lora()  # A copy: the run may go on with `model`.
     plain.unfreeze()

@@ -72,8 +72,23 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         milestones: Sequence[float] = MILESTONES,
     ):
         self._decay = pick(DECAYS, decay, "schedule")
-        check_milestones(milestones)
-        _check_lengths(total_steps, warmup_steps, cooldown_steps)
+        shares = [0, *milestones, 1]
+        if not all(low < high for low, high in zip(shares, shares[1:])):
+            raise ValueError(
+                "`milestones` must ascend and lie between 0 and 1. "
+                f"Received: milestones={tuple(milestones)}"
+            )
+        if not 0 <= warmup_steps < total_steps:
+            raise ValueError(
+                "`warmup_steps` must be fewer than `total_steps`. Received: "
+                f"warmup_steps={warmup_steps}, total_steps={total_steps}"
+            )
+        if not 0 <= cooldown_steps <= total_steps - warmup_steps:
+            raise ValueError(
+                "`cooldown_steps` must fit after the warm-up. Received: "
+                f"cooldown_steps={cooldown_steps}, "
+                f"warmup_steps={warmup_steps}, total_steps={total_steps}"
+            )
         if not 0 <= final_fraction <= 1:
             raise ValueError(
                 "`final_fraction` must be from 0 to 1. "
@@ -129,31 +144,6 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
             "timescale": self.timescale,
             "milestones": self.milestones,
         }
-
-
-def check_milestones(milestones: Sequence[float]):
-    """Raise a ValueError unless they are ascending shares of a training."""
-    shares = [0, *milestones, 1]
-    if not all(low < high for low, high in zip(shares, shares[1:])):
-        raise ValueError(
-            "`milestones` must ascend and lie between 0 and 1. "
-            f"Received: milestones={tuple(milestones)}"
-        )
-
-
-def _check_lengths(total_steps, warmup_steps, cooldown_steps):
-    """Raise a ValueError unless warm-up and cool-down fit into the training."""
-    if not 0 <= warmup_steps < total_steps:
-        raise ValueError(
-            "`warmup_steps` must be fewer than `total_steps`. Received: "
-            f"warmup_steps={warmup_steps}, total_steps={total_steps}"
-        )
-    if not 0 <= cooldown_steps <= total_steps - warmup_steps:
-        raise ValueError(
-            "`cooldown_steps` must fit after the warm-up. Received: "
-            f"cooldown_steps={cooldown_steps}, "
-            f"warmup_steps={warmup_steps}, total_steps={total_steps}"
-        )
 
 
 def cosine(progress, age, passed):

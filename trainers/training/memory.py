@@ -100,7 +100,7 @@ def estimate_memory(
     shape = check_image_shape(model)
     batch_size = batch_size_per_replica // accumulation_steps
     is_jax = keras.backend.backend() == "jax"
-    find_peak = _peak_on_jax if is_jax else _peak_of_graph
+    find_peak = _peak_on_jax if is_jax else _peak_on_tensorflow
     peaks = [
         find_peak(model, run, batch_size, shape) for run in runs or (model,)
     ]
@@ -140,12 +140,12 @@ def _peak_on_jax(model, run, batch_size, image_shape):
     return compiled.memory_analysis().temp_size_in_bytes + size
 
 
-def _peak_of_graph(model, run, batch_size, image_shape):
-    return _peak_bytes(_training_graph(model, run, batch_size, image_shape))
+def _peak_on_tensorflow(model, run, batch_size, image_shape):
+    """Return the bytes in the graph of the gradients of a batch, at its peak.
 
-
-def _training_graph(model, run, batch_size, image_shape):
-    """Return the graph that computes the gradients of a batch."""
+    In the order of tracing. The images are in memory during the whole step.
+    Weights and gradients are not counted here.
+    """
 
     @tf.function
     def gradients(images):
@@ -158,15 +158,9 @@ def _training_graph(model, run, batch_size, image_shape):
         return tape.gradient(outputs, variables)
 
     images = tf.TensorSpec((batch_size, *image_shape), model.inputs[0].dtype)
-    return gradients.get_concrete_function(images).graph
+    graph = gradients.get_concrete_function(images).graph
 
-
-def _peak_bytes(graph):
-    """Return the peak of the bytes in use, in tracing order.
-
-    The images are in memory during the whole step. Weights and gradients are
-    not counted here.
-    """
+    # From the operation that creates a tensor to the last one that reads it.
     operations = graph.get_operations()
     owner = {}  # Maps each tensor to the one whose memory it shares.
     for operation in operations:
@@ -265,7 +259,10 @@ def describe_plan(plan: MemoryPlan, batch_size: int, num_replicas: int) -> str:
     """Return a line that says how the batch is computed, and why."""
     num_images = batch_size // num_replicas
     on_devices = f" on {num_replicas} devices" if num_replicas > 1 else ""
-    line = f"Batch {batch_size}{on_devices}{_describe_way(plan)}: "
+    parts = plan.accumulation_steps
+    way = f" in {parts} parts" if parts > 1 else ""
+    way += " with rematerialization" if plan.use_remat else ""
+    line = f"Batch {batch_size}{on_devices}{way}: "
     available = f"{scale(plan.available)}B are available"
     need = f"needs {scale(plan.memory.total)}B, {available}"
     if not plan.rejected:
@@ -282,12 +279,6 @@ def describe_plan(plan: MemoryPlan, batch_size: int, num_replicas: int) -> str:
     if not plan.fits:
         return f"{line}{need}. Nothing needs less: {', '.join(texts)}."
     return f"{line}{', '.join(texts)}, {available}."
-
-
-def _describe_way(plan):
-    count = plan.accumulation_steps
-    parts = f" in {count} parts" if count > 1 else ""
-    return parts + (" with rematerialization" if plan.use_remat else "")
 
 
 NUM_MEASURED = 3  # Updates.

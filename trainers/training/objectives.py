@@ -22,7 +22,6 @@ from keras_vit.preprocessing.description import Normalization
 from keras_vit.preprocessing.model_inputs import find_scaling
 from keras_vit.pretraining import PretrainingModel
 from trainers.data.datasets import ImageDataset
-from trainers.models.factory import loss_and_hits
 from trainers.optim.losses import (
     LOSSES,
     TARGETS,
@@ -46,8 +45,14 @@ def make_loss(
     does: without smoothing, class weights, focus and a teacher.
     """
     if isinstance(model, PretrainingModel):
-        loss, hits = loss_and_hits(model)
-        return {"loss": loss, "hits": hits}
+
+        def hits(labels, outputs):
+            return model.compute_hits(outputs)
+
+        return {
+            "loss": lambda labels, outputs: model.compute_losses(outputs),
+            "hits": hits if model.has_hits else None,
+        }
     per_image = LOSSES[recipe.loss].function
     num_classes = len(dataset.class_names)
     is_balanced = recipe.class_weights == "balanced"
