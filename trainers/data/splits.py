@@ -1,15 +1,23 @@
-"""Splits of a data set and their slices, in the notation of TFDS."""
+"""Splits of a data set and their slices, in the notation of TFDS.
 
+TFDS, which is slow to import, is only imported where splits are resolved, so
+that --help is fast.
+"""
+
+import typing
 from collections.abc import Iterable, Mapping, Sequence
 
-import tensorflow_datasets as tfds
+if typing.TYPE_CHECKING:
+    from tensorflow_datasets.core import SplitInfo
 
 # Part of a split: its name, its first example and the one after its last.
 Range = tuple[str, int, int]
 
 
-def count_split(name: str, num_examples: int) -> tfds.core.SplitInfo:
+def count_split(name: str, num_examples: int) -> "SplitInfo":
     """Return the TFDS description of a split, which resolves its slices."""
+    import tensorflow_datasets as tfds
+
     return tfds.core.SplitInfo(
         name=name, shard_lengths=[num_examples], num_bytes=0
     )
@@ -17,7 +25,7 @@ def count_split(name: str, num_examples: int) -> tfds.core.SplitInfo:
 
 def locate_split(
     dataset: str,
-    splits: Mapping[str, tfds.core.SplitInfo],
+    splits: Mapping[str, "SplitInfo"],
     split: str | None,
     argument: str,
 ) -> list[Range]:
@@ -32,6 +40,8 @@ def locate_split(
     Raises:
         ValueError: If there is no such split, or it has no examples.
     """
+    import tensorflow_datasets as tfds
+
     hint, parts = "no examples", []
     if split is None:
         hint = "it has no split of the usual name"
