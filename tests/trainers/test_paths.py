@@ -12,6 +12,7 @@ import tensorflow as tf
 from tests.trainers.made import assert_same_weights
 from trainers.data.datasets import open_dataset
 from trainers.engine.checkpoints import CheckpointError, Checkpoints
+from trainers.engine.strategies import make_engine
 from trainers.engine.tensorflow import TensorFlowState
 from trainers.evaluation.evaluation import evaluate
 from trainers.export_model import export_source
@@ -134,7 +135,8 @@ def make_state(numbers, weights=()):
 
 
 def checkpoints(folder):
-    return Checkpoints(folder, make_state({"number": np.int64(0)}))
+    state = make_state({"number": np.int64(0)})
+    return Checkpoints(folder, state, make_engine("one_device"))
 
 
 def test_a_state_of_a_bucket_counts_when_it_is_whole(bucket, monkeypatch):
@@ -191,7 +193,8 @@ def test_a_model_of_a_bucket_is_loaded(run, bucket):
 def test_a_state_of_another_model_is_refused_in_one_message(tmp_path, caplog):
     def states(size, names):
         weights = [(name, tf.zeros(size)) for name in names]
-        return Checkpoints(str(tmp_path), make_state({}, weights))
+        state = make_state({}, weights)
+        return Checkpoints(str(tmp_path), state, make_engine("one_device"))
 
     states(2, "abc").save(1)
     with pytest.raises(CheckpointError, match="of other shapes are model"):

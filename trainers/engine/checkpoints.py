@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_vit.errors import first_line
 from keras_vit.files import DRAFT
-from trainers.engine.engine import Alone, Engine
+from trainers.engine.engine import Engine
 
 
 class CheckpointError(RuntimeError):
@@ -30,14 +30,14 @@ class Checkpoints:
     Args:
         folder: Path or gs:// address of the folder; the first save creates it.
         state: Everything that changes in training; see `Engine.state`.
-        num_kept: Number of checkpoints to keep.
         engine: The processes, one of which writes.
+        num_kept: Number of checkpoints to keep.
     """
 
     folder: str
     state: Any
+    engine: Engine
     num_kept: int = 2
-    engine: Engine = dataclasses.field(default_factory=Alone)
 
     def steps(self) -> list[int]:
         """Return the update numbers of the checkpoints, in ascending order."""
@@ -108,10 +108,19 @@ class Checkpoints:
             The number of updates; None if there are no checkpoints.
 
         Raises:
-            CheckpointError: If there are checkpoints, but none can be read.
+            CheckpointError: If there are checkpoints, but none can be read,
+                or the processes find different ones.
         """
         faults = []
-        for step in self._common_steps():
+        steps = self.steps()
+        found = zlib.crc32(repr(steps).encode()) % 2**24
+        if self.engine.in_pieces and not self.engine.is_common(found):
+            raise CheckpointError(
+                "The workers found different checkpoints; they must share the "
+                f"folder of the run. Here: those after the updates {steps} in "
+                f"{self.folder}"
+            )
+        for step in reversed(steps):
             # Damaged files raise many kinds.
             path = f"{self.path(step)}/state"
             fault = _try(lambda path=path: self.state.read(path), Exception)
@@ -151,18 +160,6 @@ class Checkpoints:
     @property
     def _is_remote(self):
         return "://" in self.folder
-
-    def _common_steps(self):
-        """Return `steps` from the last one, the same for all processes."""
-        steps = self.steps()
-        found = zlib.crc32(repr(steps).encode()) % 2**24
-        if self.engine.in_pieces and not self.engine.is_common(found):
-            raise CheckpointError(
-                "The workers found different checkpoints; they must share the "
-                f"folder of the run. Here: those after the updates {steps} in "
-                f"{self.folder}"
-            )
-        return reversed(steps)
 
 
 def _try(action, kinds=(OSError, tf.errors.OpError)):

@@ -246,19 +246,6 @@ class Engine:
         return keras.ops.convert_to_numpy(variable).tobytes()
 
 
-class Alone(Engine):
-    """The engine of one process that trains nothing, such as of a reader."""
-
-    num_replicas = num_processors = 1
-    devices = ()
-
-    def gather(self, row):
-        return row[None]
-
-    def wait_for_all(self):
-        pass
-
-
 def describe_differences(table: np.ndarray, addresses, subject: str, names):
     """Raise a ValueError that names rows of a table that differ from the first.
 

@@ -142,8 +142,8 @@ def prepare(
         loop.checkpoints = Checkpoints(
             str(run.checkpoints_path),
             loop.state,
-            num_kept=recipe.num_checkpoints,
-            engine=engine,
+            engine,
+            recipe.num_checkpoints,
         )
         loop.resume()
         weights = (

@@ -68,7 +68,7 @@ def make_loop(strategy, model_devices, parts, folder=None, best=None):
     loop = Loop(update, engine, best=best)
     if folder:
         state = loop.state
-        loop.checkpoints = Checkpoints(folder, state, 9, engine)
+        loop.checkpoints = Checkpoints(folder, state, engine, 9)
         loop.resume()
     return loop
 

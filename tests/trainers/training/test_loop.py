@@ -68,7 +68,7 @@ def small_loop(folder=None, strategy="one_device", clip_norm=None, **changes):
     update = Update(model, optimizer, softmax, clip_norm=clip_norm)
     loop = Loop(update, engine)
     if folder:
-        loop.checkpoints = Checkpoints(str(folder), loop.state)
+        loop.checkpoints = Checkpoints(str(folder), loop.state, engine)
         loop.resume()
     return loop
 
@@ -440,7 +440,7 @@ def test_damaged_checkpoints_are_passed_over(exact, copied):
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "c").write_text("a file")
-    state = small_loop().state
-    checkpoints = Checkpoints(str(tmp_path / "c"), state)
+    loop = small_loop()
+    checkpoints = Checkpoints(str(tmp_path / "c"), loop.state, loop.engine)
     with pytest.raises(CheckpointError, match="could not be saved in .*/c"):
         checkpoints.save(1)
