@@ -66,7 +66,15 @@ def hold_out(dataset: ImageDataset, held_out: str) -> tuple[str, str]:
     """
     ranges = dataset.ranges(dataset.train_split)
     total = count_examples(ranges)
-    number = _count_held_out(held_out, total)
+    if re.fullmatch(r"\d+(\.\d*)?%", held_out):
+        number = round(total * float(held_out[:-1]) / 100)
+    elif re.fullmatch(r"\d+", held_out):
+        number = int(held_out)
+    else:
+        raise ValueError(
+            "`held_out` must be a share such as 2% or a number of images such "
+            f"as 1000. Received: held_out={held_out!r}"
+        )
     if not 0 < number < total:
         raise ValueError(
             "`held_out` must leave images on both sides. Received: "
@@ -76,17 +84,6 @@ def hold_out(dataset: ImageDataset, held_out: str) -> tuple[str, str]:
     parts = (0, total - number), (total - number, total)
     train, rest = (format_ranges(take_ranges(ranges, *part)) for part in parts)
     return train, rest
-
-
-def _count_held_out(held_out, total):
-    if re.fullmatch(r"\d+(\.\d*)?%", held_out):
-        return round(total * float(held_out[:-1]) / 100)
-    if re.fullmatch(r"\d+", held_out):
-        return int(held_out)
-    raise ValueError(
-        "`held_out` must be a share such as 2% or a number of images such as "
-        f"1000. Received: held_out={held_out!r}"
-    )
 
 
 def check_classes_held_out(dataset: ImageDataset, split: str):
@@ -165,11 +162,6 @@ class Trial:
     def case(self) -> Case:
         """The settings of the run."""
         return Case(self.purpose, self.learning_rate, self.seed)
-
-
-def best_rate(choice: Iterable[Trial]) -> float:
-    """Return the rate of the highest accuracy; of equals, the lowest loss."""
-    return max(choice, key=lambda t: (t.accuracy, -t.loss)).learning_rate
 
 
 def read_report(folder: Path) -> dict:
@@ -309,7 +301,10 @@ class Sweep:
             yield Case(REPORT, best, self.recipe.seed + index)
 
     def best_rate(self, trials: Sequence[Trial]) -> float | None:
-        """Return the learning rate that is chosen, if all were tried."""
+        """Return the learning rate that is chosen, if all were tried.
+
+        It has the highest accuracy and, of equals, the lowest loss.
+        """
         rates = self.grid.learning_rates
         if len(rates) == 1:
             return rates[0]
@@ -317,7 +312,7 @@ class Sweep:
         judged = [t for t in tried if t.accuracy is not None]
         if len(tried) < len(rates) or not judged:
             return None
-        return best_rate(judged)
+        return max(judged, key=lambda t: (t.accuracy, -t.loss)).learning_rate
 
     def recipe_of(self, case: Case) -> Recipe:
         """Return the recipe of a run."""
@@ -485,32 +480,21 @@ def save_report(
 ):
     """Write sweep.json and sweep.csv.
 
+    The report has the images, the learning rates that are tried, the one that
+    was chosen, if all were tried, and after all runs the mean, deviation and
+    accuracies on the test split.
+
     Args:
         sweep: The sweep.
         trials: The trials so far.
         others: Trials of earlier starts that are not among them, perhaps of
             learning rates that are not tried any more.
     """
-    whole = [*trials, *others]
-    report = make_report(sweep, trials) | {
-        "trials": [dataclasses.asdict(trial) for trial in whole]
-    }
-    write_report(sweep.run.folder, REPORT_NAME, report)
-    write_csv_file(sweep.run.folder / CSV_NAME, tabulate_trials(whole))
-
-
-def make_report(sweep: Sweep, trials: Sequence[Trial]) -> dict:
-    """Return the results of a sweep so far.
-
-    Returns:
-        dataset, train_split, held_out, test_split: The images.
-        learning_rates: Those that are tried.
-        learning_rate: The one that was chosen, if all were tried.
-        test: Mean, deviation and accuracies on the test split, after all runs.
-    """
     tested = [t.accuracy for t in trials if t.purpose == REPORT]
     is_over = len(tested) == sweep.num_seeds
-    return {
+    whole = [*trials, *others]
+    rows = [dataclasses.asdict(trial) for trial in whole]
+    report = {
         "dataset": sweep.dataset.name,
         "train_split": sweep.dataset.train_split,
         "held_out": sweep.splits[1],
@@ -518,7 +502,13 @@ def make_report(sweep: Sweep, trials: Sequence[Trial]) -> dict:
         "learning_rates": list(sweep.grid.learning_rates),
         "learning_rate": sweep.best_rate(trials),
         "test": summarize(tested) if is_over else None,
+        "trials": rows,
     }
+    write_report(sweep.run.folder, REPORT_NAME, report)
+    names = [field.name for field in dataclasses.fields(Trial)]
+    table = [[*names, "run"]]
+    table += [[*r.values(), t.case.folder] for r, t in zip(rows, whole)]
+    write_csv_file(sweep.run.folder / CSV_NAME, table)
 
 
 def describe_choice(trials: Sequence[Trial], best: float | None) -> str:
@@ -572,16 +562,6 @@ def _format_result(trial):
     if trial.accuracy is None:
         return "-", "not finite"
     return f"{100 * trial.accuracy:.2f} %", f"{trial.loss:.4f}"
-
-
-def tabulate_trials(trials: Iterable[Trial]) -> list[list]:
-    """Return the names of the columns and the rows of a table of trials."""
-    names = [field.name for field in dataclasses.fields(Trial)]
-    rows = [
-        [*dataclasses.asdict(trial).values(), trial.case.folder]
-        for trial in trials
-    ]
-    return [[*names, "run"], *rows]
 
 
 def run_sweep(

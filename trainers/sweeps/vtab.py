@@ -14,7 +14,7 @@ from trainers.evaluation.probing import summarize
 from trainers.paths import as_path, write_csv_file
 from trainers.recipes.flags import ChosenRecipe
 from trainers.recipes.vit import RECIPES_BY_TASK
-from trainers.sweeps.sweeping import REPORT, Sweep, Trial, open_sweep, run_sweep
+from trainers.sweeps.sweeping import REPORT, Sweep, open_sweep, run_sweep
 from trainers.training.run_folder import write_report
 
 NUM_HELD_OUT = "200"  # Of the 1,000 training images, the last.
@@ -104,17 +104,13 @@ def run_tasks(
             name = sweep.dataset.name
             print(f"\nTask {number} of {len(sweeps)}: {name}\n{sweep}")
         trials = run_sweep(sweep, must_stop, preparing)
-        scores.append(score_task(sweep, trials))
+        tested = [trial for trial in trials if trial.purpose == REPORT]
+        accuracies = [trial.accuracy for trial in tested]
+        rate = tested[0].learning_rate
+        scores.append(TaskScore(sweep.dataset.name, rate, accuracies))
         if sweep.is_writer:
             save_scores(sweep_dir, scores)
     return scores
-
-
-def score_task(sweep: Sweep, trials: Sequence[Trial]) -> TaskScore:
-    """Return the score of a task from the trials of its sweep."""
-    tested = [trial for trial in trials if trial.purpose == REPORT]
-    accuracies = [trial.accuracy for trial in tested]
-    return TaskScore(sweep.dataset.name, tested[0].learning_rate, accuracies)
 
 
 def average_groups(scores: Sequence[TaskScore]) -> dict[str, dict]:
