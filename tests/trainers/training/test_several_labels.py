@@ -43,8 +43,7 @@ def table(tmp_path_factory):
     return f"csv:{folder}/labels.csv"
 
 
-@pytest.fixture
-def recipe(table):
+def make_recipe(table):
     return Recipe(
         dataset=table,
         model="Pico/2",
@@ -59,6 +58,11 @@ def recipe(table):
         learning_rate=3e-3,
         peak_tflops=1.0,
     )
+
+
+@pytest.fixture
+def recipe(table):
+    return make_recipe(table)
 
 
 def judge(run, dataset):
@@ -121,20 +125,39 @@ def test_thresholds_of_the_kept_model_are_saved_and_stay(
         _ = run.thresholds
 
 
-def test_a_stopped_run_goes_on_to_the_bit(recipe, tmp_path):
-    whole = prepare(recipe, str(tmp_path / "whole"))
-    whole.train()
-    first = prepare(recipe, str(tmp_path / "run"))
+def stop_and_go_on(table, folder):
+    """Train in one go, and in two, on either backend; compare the models."""
+    recipe = make_recipe(table)
+    prepare(recipe, f"{folder}/whole").train()
+    first = prepare(recipe, f"{folder}/run")
     first.loop.must_stop = lambda: first.loop.step >= 5
     with pytest.raises(RuntimeError, match="saved after update"):
         first.train()
-    again = prepare(recipe, str(tmp_path / "run"))
+    again = prepare(recipe, f"{folder}/run")
     assert 0 < again.loop.step < 8
     again.train()
-    runs = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "run")
+    runs = [RunFolder(folder / name) for name in ("whole", "run")]
     models = [run.load_model().get_weights() for run in runs]
     for a, b in zip(*models, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_stopped_run_goes_on_to_the_bit(table, tmp_path):
+    stop_and_go_on(table, tmp_path)
+
+
+def test_a_stopped_run_goes_on_to_the_bit_on_jax(
+    table, tmp_path, subprocess_environment
+):
+    code = f"""
+import keras, pathlib
+from tests.trainers.training.test_several_labels import stop_and_go_on
+assert keras.backend.backend() == "jax"
+stop_and_go_on({table!r}, pathlib.Path({str(tmp_path)!r}))
+"""
+    environment = {**subprocess_environment, "KERAS_BACKEND": "jax"}
+    result = commands.run(["-c", code], environment)
+    assert not result.returncode, result.stderr
 
 
 @pytest.mark.parametrize("loss", ["focal", "asymmetric"])
