@@ -32,7 +32,7 @@ FAST_COMPILING = --xla_backend_optimization_level=0 \
 ANY_BACKEND = tests/layers tests/analysis tests/pretraining \
     tests/models/test_golden_outputs.py \
     tests/models/test_running.py tests/models/test_torch_modes.py \
-    tests/preprocessing tests/test_initialization.py \
+    tests/preprocessing tests/test_initialization.py tests/test_known.py \
     tests/models/test_lora.py tests/test_layer_decay.py \
     tests/weights/test_golden_files.py tests/weights/test_image_settings.py \
     tests/test_old_files.py tests/test_backends_page.py

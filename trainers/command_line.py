@@ -143,9 +143,8 @@ def define_patch_size_flag():
     )
 
 
-def define_evaluation_flags():
-    """Define the flags of the commands that evaluate a model."""
-    define_source_flags()
+def define_reading_flags():
+    """Define the flags of the commands that read a data set as it is."""
     flags.DEFINE_integer(
         "max_bad_examples",
         0,
@@ -155,6 +154,12 @@ def define_evaluation_flags():
     flags.DEFINE_integer(
         "batch_size", 128, "Number of images per batch.", lower_bound=1
     )
+
+
+def define_evaluation_flags():
+    """Define the flags of the commands that evaluate a model."""
+    define_source_flags()
+    define_reading_flags()
     flags.DEFINE_string(
         "report_dir",
         None,
@@ -345,15 +350,7 @@ def define_calibrate_flags():
         "Of several labels, what their thresholds serve: f1, or a precision "
         "such as precision:0.9. Default: that of the run.",
     )
-    flags.DEFINE_integer(
-        "max_bad_examples",
-        0,
-        "Number of unreadable images to skip before the command stops.",
-        lower_bound=0,
-    )
-    flags.DEFINE_integer(
-        "batch_size", 128, "Number of images per batch.", lower_bound=1
-    )
+    define_reading_flags()
 
 
 def define_predict_flags():
