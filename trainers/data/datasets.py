@@ -191,6 +191,14 @@ class ImageDataset:
         ranges = locate_split(self.name, self.reader.splits, split, argument)
         return cut_ranges(ranges, part, num_parts)
 
+    def shares_images(self, split: str | None, other: str | None) -> bool:
+        """Return whether two splits have images in common."""
+        return any(
+            name == other_name and first < other_last and other_first < last
+            for name, first, last in self.ranges(split)
+            for other_name, other_first, other_last in self.ranges(other)
+        )
+
 
 def open_dataset(
     name: str,
@@ -218,8 +226,7 @@ def open_dataset(
             no labelled images or no split to evaluate on.
     """
     reader = _open_reader(name, data_dir, labels)
-    train_split = train_split or reader.train_split
-    train_split = train_split or find_split(reader.splits, TRAIN_SPLITS)
+    train_split = find_train_split(reader, train_split)
     eval_split = find_eval_split(reader, eval_split)
     if eval_split is None:
         raise ValueError(
@@ -234,6 +241,17 @@ def open_dataset(
         if split is not None:
             locate_split(name, reader.splits, split, argument)
     return ImageDataset(name, reader, train_split, eval_split)
+
+
+def find_train_split(reader: ExampleReader, split: str | None) -> str | None:
+    """Return the split to train on, None if there is none.
+
+    Args:
+        reader: Reads the data set.
+        split: The split that the user names, or None for that of the data set.
+    """
+    split = split or reader.train_split
+    return split or find_split(reader.splits, TRAIN_SPLITS)
 
 
 def find_eval_split(reader: ExampleReader, split: str | None) -> str | None:

@@ -15,7 +15,7 @@ from keras_vit.known import (
 )
 from keras_vit.models.features import walk_back
 from keras_vit.tables import pick
-from trainers.data.datasets import ImageDataset
+from trainers.data.datasets import ImageDataset, find_train_split
 from trainers.data.decoding import BadExamples
 from trainers.evaluation.label_scores import choose_thresholds, sigmoid
 from trainers.evaluation.predictions import predict_dataset
@@ -32,6 +32,7 @@ from trainers.training.model_card import write_card
 from trainers.training.run_folder import Calibration, RunFolder
 
 MOST_FOLDS = 5  # Groups of classes that are left out, one after the other.
+LEAST_IMAGES = 10  # That can be measured on.
 EQUAL = 0.01  # AUROCs that differ by no more count as equal.
 
 
@@ -193,6 +194,22 @@ def check_choices(run, dataset, score, refuse):
             f"image one of them. Received: run_dir={str(run)!r}"
         )
     check_has_train_split(dataset)
+    recipe = run.load_recipe()
+    learned = [dataset.train_split]
+    if recipe.dataset == dataset.name:
+        learned.append(find_train_split(dataset.reader, recipe.train_split))
+    for split in learned:
+        if dataset.shares_images(dataset.eval_split, split):
+            raise ValueError(
+                "`eval_split` must have none of the images that the model "
+                "learned from, as it knows them too well. Received: "
+                f"eval_split={dataset.eval_split!r}, with images of {split!r}"
+            )
+    if dataset.num_examples(dataset.eval_split) < LEAST_IMAGES:
+        raise ValueError(
+            f"`eval_split` must have {LEAST_IMAGES} images or more. "
+            f"Received: eval_split={dataset.eval_split!r}"
+        )
 
 
 # ---------------------------------------------------------------- temperature

@@ -101,8 +101,8 @@ def evaluate(
     Returns:
         model, dataset, split, preprocess: The evaluated model and data.
         patch_size: The patch size, if it was given.
-        chosen_on_split: What the training of a run has chosen by images of
-            this split, if anything: "model", "thresholds" or both.
+        chosen_on_split: What a training or a calibration chose by images of
+            this split: "model", "thresholds", "calibration".
         num_left_out: Number of ignored images, which have no label or cannot
             be read.
         num_unreadable: Number of images that cannot be read.
@@ -167,7 +167,7 @@ def evaluate(
 def name_chosen(
     source: RunFolder | NamedModel, dataset: ImageDataset
 ) -> dict[str, str]:
-    """Return the entry of a report of what a run chose by the same images.
+    """Return the entry of a report of what was chosen by the same images.
 
     Args:
         source: What is evaluated.
@@ -179,15 +179,15 @@ def name_chosen(
     chosen = ["model"] if recipe.keep_best else []
     if source.thresholds is not None:
         chosen.append("thresholds")
-    own = dataset.ranges(find_eval_split(dataset.reader, recipe.eval_split))
-    is_shared = any(
-        name == own_name and first < own_last and own_first < last
-        for name, first, last in dataset.ranges(dataset.eval_split)
-        for own_name, own_first, own_last in own
-    )
-    if not chosen or not is_shared:
-        return {}
-    return {"chosen_on_split": " and ".join(chosen)}
+    own = find_eval_split(dataset.reader, recipe.eval_split)
+    if not dataset.shares_images(dataset.eval_split, own):
+        chosen = []
+    figures = source.calibration.figures if source.calibration else {}
+    if figures.get("dataset") == dataset.name and dataset.shares_images(
+        dataset.eval_split, figures["split"]
+    ):
+        chosen.append("calibration")
+    return {"chosen_on_split": " and ".join(chosen)} if chosen else {}
 
 
 def choose_folder(

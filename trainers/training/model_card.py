@@ -175,7 +175,7 @@ def describe_choice(report: Mapping) -> str:
     if "chosen_on_split" not in report:
         return ""
     return (
-        f"Training chose the {report['chosen_on_split']} by these images, so "
+        f"These images chose the {report['chosen_on_split']}, so "
         "on others the figures are likely to be lower. Give --eval_split or "
         "--dataset to evaluate images that had no part in it."
     )

@@ -25,7 +25,7 @@ from trainers.evaluation.calibration import (
     scale_head,
     set_limit,
 )
-from trainers.evaluation.evaluation import evaluate
+from trainers.evaluation.evaluation import evaluate, name_chosen
 from trainers.evaluation.predictions import make_predict, predict_dataset
 from trainers.paths import ContentError
 from trainers.training.model_card import describe_run
@@ -381,3 +381,26 @@ def test_data_without_a_train_split_are_refused(run, digits):
     dataset = dataclasses.replace(digits, train_split=None)
     with pytest.raises(ValueError, match="train"):
         calibrate_classes(run, dataset)
+
+
+@pytest.mark.parametrize(
+    "splits, match",
+    [
+        (("train", "train[90%:]"), r"`eval_split` must have none .*90%.*train"),
+        (("train[:5%]", "train[50%:]"), r"`eval_split` must have none "),
+        (("train", "test[:9]"), r"`eval_split` must have 10 .*test\[:9\]"),
+    ],
+    ids=str,
+)
+def test_splits_that_cannot_be_measured_on(run, digits, splits, match):
+    train, test = splits
+    dataset = dataclasses.replace(digits, train_split=train, eval_split=test)
+    with pytest.raises(ValueError, match=match):
+        calibrate_classes(run, dataset)
+
+
+def test_a_report_names_the_calibration_by_its_images(sure, found, digits):
+    for split, says in (("test", True), ("test[3:9]", True), ("train", False)):
+        dataset = dataclasses.replace(digits, eval_split=split)
+        entry = name_chosen(sure, dataset).get("chosen_on_split", "")
+        assert entry.endswith("calibration") == says

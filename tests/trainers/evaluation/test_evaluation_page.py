@@ -76,7 +76,7 @@ def test_figures_and_classes_in_the_order_of_their_f1(make_page):
         ("&lt;cat&gt;", ["3", "1.0000", f"0.6667 {interval(2, 3)}", "0.8000"]),
     ]
     assert "always answering the largest class</th><td>0.5000</td>" in page
-    assert "Training chose" not in page
+    assert "These images chose" not in page
 
 
 def interval(num_hits, number):
@@ -87,7 +87,7 @@ def interval(num_hits, number):
 
 def test_a_page_says_what_was_chosen_by_its_images(make_page):
     make_page.report["chosen_on_split"] = "model"
-    assert "Training chose the model by these images" in make_page()
+    assert "These images chose the model" in make_page()
 
 
 def test_a_mistake_in_the_matrix_leads_to_its_images(make_page):

@@ -51,9 +51,9 @@ def test_the_figures_are_those_of_the_evaluation(card, run):
     assert model["name"] == run.folder.name
     assert result["metrics"] == [{"type": "accuracy", "value": 0.9}]
     assert "accuracy 90.00% (95 % interval: 86.00% to 93.00%)" in text
-    assert "Training chose" not in text
+    assert "These images chose" not in text
     path.write_text(json.dumps({**report, "chosen_on_split": "model"}))
-    assert "worse. Training chose the model by these images" in card()[1]
+    assert "worse. These images chose the model" in card()[1]
     for change in (
         {"dataset": "others"},
         {"preprocess": "resize(9)"},
