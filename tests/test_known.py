@@ -80,6 +80,21 @@ def test_distance_from_the_nearest_class_mean(data):
     np.testing.assert_allclose(compute(score, others, logits), expected, 1e-4)
 
 
+def test_distances_are_exact_far_from_zero_and_at_a_mean(data):
+    """Where float32 has few digits left, and where a square is near zero."""
+    features, classes, others, logits = data
+    score = fit_score("class_means", features, classes)
+    far = fit_score("class_means", features + 3000.0, classes)
+    found = compute(far, others + 3000, logits)
+    expected = compute(score, others, logits)
+    np.testing.assert_allclose(found, expected, rtol=1e-2)
+    means = np.stack([features[classes == i].mean(0) for i in (0, 1, 3)])
+    shifts = np.linspace(-1e-5, 1e-5, 41)[:, None, None]
+    near = (means + shifts).reshape(-1, WIDTH).astype("float32")
+    found = compute(score, near, np.zeros((len(near), CLASSES), "float32"))
+    assert np.all(found > -1e-2) and np.all(found <= 0)
+
+
 def test_cosine_to_the_nearest_training_image(data):
     features, classes, others, logits = data
     score = fit_score("neighbors", features, classes)
@@ -91,6 +106,8 @@ def test_cosine_to_the_nearest_training_image(data):
 
 def test_few_neighbors_are_of_all_classes(data, monkeypatch):
     features, classes, *_ = data
+    order = np.random.default_rng(0).permutation(len(classes))
+    features, classes = features[order], classes[order]
     monkeypatch.setattr(known, "NUM_NEIGHBORS", 14)
     kept = fit_score("neighbors", features, classes).vectors["neighbors"]
     rows = cosine_similarity(kept, features).argmax(-1)
@@ -113,6 +130,19 @@ def test_an_image_at_the_threshold_is_known():
     score = KnownScore("energy", threshold=0.1)
     found = score.is_known(np.float32([0.09, 0.1, 0.11]))
     assert found.tolist() == [False, True, True]
+    # As exports compare, also if the number has more digits.
+    score = KnownScore("energy", threshold=np.float64(0.7))
+    assert score.is_known(np.float32([0.7])).tolist() == [True]
+
+
+@pytest.mark.parametrize("kind", SCORES)
+def test_outputs_in_16_bits_are_scored_in_float32(kind, data):
+    features, classes, others, logits = data
+    score = fit_score(kind, features, classes)
+    half = others.astype("float16"), logits.astype("float16")
+    again = [x.astype("float32") for x in half]
+    expected = compute(score, *again)
+    np.testing.assert_allclose(compute(score, *half), expected, rtol=1e-6)
 
 
 def test_features_and_logits_of_a_model():

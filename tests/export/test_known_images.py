@@ -167,6 +167,7 @@ def answers_of(scores, known):
         ([1, 2, 3, 4.1], [False, False, True, True], "score: "),
         ([1, 2, 3, 4], [True, False, True, True], "another threshold"),
         ([1, 2, 3, 4], [False, False, False, True], "another threshold"),
+        ([1, 2, 3, 4], [False, True, True, True], "another threshold"),
         ([1, 3, 3, 4], [False, True, True, True], "score: "),
         ([np.nan, 2, 3, 4], [False, False, True, True], "score: "),
     ],
@@ -187,11 +188,24 @@ def test_quantized_scores_decide_most_images_alike(shift, said):
     scores = np.arange(100)
     expected = answers_of(scores, scores >= 30)
     answers = answers_of(scores + shift, scores + shift >= 30)
-    tolerance = Tolerance(top1_agreement=0.9, expected_top1_agreement=0.95)
-    found = compare_outputs(expected, answers, tolerance)
-    text = " ".join([*found.faults, *found.warnings])
-    assert re.search(said, text) and bool(text) == bool(said)
-    assert bool(found.faults) == ("must" in said)
+    answers["logits"] = expected["logits"]
+    for least in (0.9, 0.0):  # Without a least one, it is a warning.
+        tolerance = Tolerance(
+            top1_agreement=least, expected_top1_agreement=0.95
+        )
+        found = compare_outputs(expected, answers, tolerance)
+        text = " ".join([*found.faults, *found.warnings])
+        assert re.search(said if least else said[:6], text)
+        assert bool(text) == bool(said)
+        assert bool(found.faults) == (least > 0 and "must" in said)
+
+
+def test_a_score_that_is_missing_is_named():
+    expected = answers_of([1, 2], [False, True])
+    answers = {"logits": expected["logits"]}
+    found = compare_outputs(expected, answers, Tolerance())
+    text = " ".join(found.faults)
+    assert "score: " in text and "is_known: " in text
 
 
 @pytest.mark.parametrize(

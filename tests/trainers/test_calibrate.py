@@ -1,6 +1,7 @@
 """The command that calibrates the model of a run."""
 
 import csv
+import dataclasses
 import io
 import json
 import re
@@ -129,6 +130,18 @@ def test_predictions_name_the_classes_that_the_right_one_is_among(
     for cells, row in zip(csv.DictReader(io.StringIO(table)), rows):
         names = [x["name"] for x in row["candidates"]]
         assert cells["candidates"] == "|".join(names)
+
+
+def test_a_class_at_the_limit_is_among_them(calibrated, folder, tmp_path):
+    run, _ = calibrated
+    run = RunFolder(shutil.copytree(run.folder, tmp_path / "run"))
+    text = predict(run, folder, "jsonl")
+    [best, *_] = json.loads(text.splitlines()[0])["classes"]
+    truths = np.full(9, best["probability"], "float32")
+    found = dataclasses.replace(run.calibration, truths=truths)
+    run.save_calibration(found)
+    text = predict(run, folder, "jsonl", coverage=0.5)
+    assert json.loads(text.splitlines()[0])["candidates"] == [best]
 
 
 def test_a_coverage_needs_a_calibrated_run(trained, folder):

@@ -8,7 +8,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
-from scipy.special import expit, softmax
+from scipy.special import expit, logsumexp, softmax
 from scipy.stats import beta
 
 from keras_vit.known import SCORES, KnownScore, with_features
@@ -27,9 +27,10 @@ from trainers.evaluation.calibration import (
 )
 from trainers.evaluation.evaluation import evaluate, name_chosen
 from trainers.evaluation.predictions import make_predict, predict_dataset
+from trainers.export_model import find_known
 from trainers.paths import ContentError
 from trainers.training.model_card import describe_run
-from trainers.training.run_folder import Calibration, RunFolder
+from trainers.training.run_folder import Calibration, NamedModel, RunFolder
 
 # ---------------------------------------------------------------- temperature
 
@@ -200,6 +201,8 @@ def test_sets_cover_what_was_promised(count, coverage):
 def test_too_few_images_promise_nothing_but_all_classes():
     assert set_limit(np.float32([0.9, 0.8]), 0.9) == 0.0
     assert set_limit(np.float32([0.9] * 9), 0.9) == np.float32(0.9)
+    # 0.55 * 20 is a little more than 11 in a computer.
+    assert set_limit(np.arange(19, dtype="float32"), 0.55) == 8
 
 
 @pytest.mark.parametrize("coverage", [0, 1, 1.5, np.nan])
@@ -228,8 +231,16 @@ def before(sure):
 
 
 @pytest.fixture(scope="module")
-def found(sure, before, digits):
-    return calibrate_classes(sure, digits, refuse=0.1)
+def noise():
+    random = np.random.default_rng(0)
+    return random.uniform(-1, 1, (30, 8, 8, 1)).astype("float32")
+
+
+@pytest.fixture(scope="module")
+def found(sure, before, noise, digits):
+    return calibrate_classes(
+        sure, digits, score="energy", refuse=0.1, unknown=noise
+    )
 
 
 def outputs(model, dataset, run):
@@ -294,23 +305,82 @@ def test_predictions_score_images_as_the_calibration_did(sure, found, digits):
 
 def test_the_card_says_what_is_unknown(sure, found):
     text = describe_run(sure, sure.load_model())
+    assert text in sure.card_path.read_text()
     assert f"its score (`{found.known.kind}`) is below" in text
     assert f"{found.figures['refused']:.1%} of the" in text
 
 
-def test_unknown_images_choose_the_score(sure, digits):
-    random = np.random.default_rng(0)
-    shape = sure.load_model().input_shape[1:]
-    noise = random.uniform(-1, 1, (30, *shape)).astype("float32")
+def test_scores_are_judged_with_the_temperature(sure, found, digits, noise):
+    model = sure.load_model()
+    known, _ = outputs(model, digits, sure)
+    unknown = model.predict(noise, verbose=0)
+    scores = [logsumexp(x.astype("float64"), -1) for x in (known, unknown)]
+    row = found.figures["scores"]["energy"]
+    assert row["auroc"] == pytest.approx(auroc(*scores), abs=1e-3)
+
+
+def test_unknown_images_choose_the_score(run, digits, noise, tmp_path):
+    sure = RunFolder(shutil.copytree(run.folder, tmp_path / "run"))
     figures = calibrate_classes(sure, digits, unknown=noise).figures
     rows = figures["scores"]
     best = max(row["auroc"] for row in rows.values())
     assert rows[figures["score"]]["auroc"] > best - calibration.EQUAL
     assert figures["num_unknown"] == 30
-    # It is as well calibrated as before, so it keeps its weights.
     chosen = calibrate_classes(sure, digits, score="energy")
     assert chosen.known.kind == "energy"
     assert "auroc" not in chosen.figures["scores"]["energy"]
+
+
+def test_classes_may_have_a_sigmoid_and_a_preprocessing(run, digits, tmp_path):
+    run = RunFolder(shutil.copytree(run.folder, tmp_path / "run"))
+    scale = {"augment": "value_range(0, 1)"}
+    scale["eval_preprocess"] = scale["augment"]
+    recipe = run.load_recipe()
+    recipe = dataclasses.replace(recipe, loss="sigmoid", **scale)
+    run.save_recipe(recipe, run.load_class_names())
+    found = calibrate_classes(run, digits, score="max_probability")
+    assert run.calibration.known.activation == "sigmoid"
+    logits, truths = outputs(run.load_model(), digits, run)
+    chances = expit(logits.astype("float64"))
+    np.testing.assert_allclose(found.truths, chances[truths], rtol=1e-3)
+    known = chances.max(-1) >= found.known.threshold
+    assert 1 - known.mean() == pytest.approx(found.figures["refused"])
+
+
+def test_weights_of_lora_get_the_temperature(
+    run, digits, tmp_path, monkeypatch
+):
+    run, saved = RunFolder(shutil.copytree(run.folder, tmp_path / "run")), []
+    run.lora_path.write_bytes(b"as they were")
+    monkeypatch.setattr(
+        RunFolder, "save_lora", lambda self, model: saved.append(model)
+    )
+    model = run.load_model()
+    scale_head(model, 1 / 50)
+    run.save_model(model)
+    assert calibrate_classes(run, digits).figures["temperature"] != 1
+    head = saved[0].get_layer("predictions").kernel
+    kept = run.load_model().get_layer("predictions").kernel
+    np.testing.assert_array_equal(head, kept)
+
+
+def test_images_of_several_labels_are_never_unknown(run, digits, tmp_path):
+    run = RunFolder(shutil.copytree(run.folder, tmp_path / "run"))
+    recipe = run.load_recipe()
+    recipe = dataclasses.replace(recipe, labels="several", loss="sigmoid")
+    run.save_recipe(recipe, run.load_class_names())
+    with pytest.raises(ValueError, match="`run_dir` must hold a model of two"):
+        calibrate_classes(run, digits)
+
+
+def test_exports_know_what_the_run_knows(sure, found):
+    named = NamedModel(str(sure.model_path))
+    for source in (sure, named):
+        known = find_known(source, None, None)
+        assert known.threshold == found.known.threshold
+        assert find_known(source, "features", None) is None
+        with pytest.raises(ValueError, match="`activation` must be softmax"):
+            find_known(source, None, "sigmoid")
 
 
 def test_without_a_temperature_the_model_stays(run, digits, tmp_path):
