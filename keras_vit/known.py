@@ -6,6 +6,7 @@ below a threshold, the image is unknown.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -64,7 +65,7 @@ class KnownScore:
             features: (B, D), the input of the head. logits: (B, C).
             returns: (B,), float32.
         """
-        features = ops.cast(features, "float32")
+        features = ops.cast(flatten(features), "float32")
         logits = ops.cast(logits, "float32")
         return SCORES[self.kind].compute(self, features, logits)
 
@@ -109,8 +110,17 @@ def with_features(model: keras.Model) -> keras.Model:
         model: A functional or Sequential classifier.
     """
     parts = split_at_head(model, has_head=True, is_short=False)(model.inputs[0])
-    parts = [ops.cast(x, "float32") for x in parts]
+    parts = [ops.cast(flatten(x), "float32") for x in parts]
     return keras.Model(model.inputs[0], ops.concatenate(parts, axis=-1))
+
+
+def flatten(features):
+    """Return one row an image; a distilled head reads two tokens.
+
+    Shapes:
+        features: (B, D) or (B, N, D). returns: (B, D) or (B, N D).
+    """
+    return ops.reshape(features, (-1, math.prod(features.shape[1:])))
 
 
 def max_probability(score: KnownScore, features, logits):

@@ -157,6 +157,19 @@ def test_features_and_logits_of_a_model():
     np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
+def test_a_distilled_head_has_the_features_of_two_tokens():
+    config = tiny_config(
+        image_size=(32, 32), pooling="distilled", use_distillation_token=True
+    )
+    model, images = randomize(VisionTransformer(config)), noise(3, 32, 32, 3)
+    found = with_features(model).predict(images, verbose=0)
+    features, logits = found[:, :-7], found[:, -7:]
+    np.testing.assert_allclose(logits, model.predict(images, verbose=0), 1e-5)
+    score = fit_score("neighbors", features, np.arange(3))
+    as_in_graphs = features.reshape(3, 2, config.width)
+    np.testing.assert_allclose(compute(score, as_in_graphs, logits), 1, 1e-5)
+
+
 def test_features_of_a_model_in_16_bits_are_float32():
     model = make_model(dtype="mixed_bfloat16")
     found = with_features(model)(np.zeros((1, 32, 32, 3), "float32"))

@@ -46,6 +46,7 @@ def main(arguments):
             train_split=FLAGS.train_split,
             eval_split=FLAGS.eval_split,
         )
+        refuse_flags(run.has_several_labels)
         options = {
             "batch_size": FLAGS.batch_size,
             "bad_examples": BadExamples(FLAGS.max_bad_examples),
@@ -76,6 +77,20 @@ def main(arguments):
         f"Written: {run.calibration_path}. Evaluations and exports from before "
         "do not know this: repeat them."
     )
+
+
+def refuse_flags(has_several: bool):
+    """Raise a ValueError if a flag was given that a run has no use for."""
+    useless = ("score", "refuse", "temperature", "unknown")
+    if not has_several:
+        useless = ("threshold_goal",)
+    for name in useless:
+        if FLAGS[name].present:
+            kind = "one label" if has_several else "several labels"
+            raise ValueError(
+                f"`{name}` is for a run of {kind} an image. "
+                f"Received: --{name} with --run_dir={FLAGS.run_dir}"
+            )
 
 
 def describe(found: Calibration) -> str:

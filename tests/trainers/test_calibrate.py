@@ -157,6 +157,7 @@ def test_mistakes_are_named(calibrate, calibrated):
         (("--run_dir=run", "--unknown=run/recipe.json"), "recipe.json"),
         (("--run_dir=run", "--refuse=1"), "`refuse` must be a share"),
         (("--run_dir=run", "--eval_split=nothing"), "nothing"),
+        (("--run_dir=run", "--threshold_goal=f1"), "`threshold_goal` is for a"),
     ):
         result = calibrate(*flags)
         assert result.returncode and words in result.stderr, flags

@@ -165,8 +165,7 @@ def calibrate_classes(
     }
     if temperature != 1.0:
         scale_head(model, temperature)
-        if run.lora_path.exists():
-            run.save_lora(model)
+        run.calibration_path.unlink(missing_ok=True)
         run.save_model(model)
     calibration = Calibration(
         known,

@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import shlex
+import sys
 import zipfile
 from collections.abc import Mapping
 
@@ -455,7 +456,13 @@ class RunFolder:
 
     def save_model(self, model: keras.Model):
         """Write the model atomically; it is not calibrated yet."""
-        self.calibration_path.unlink(missing_ok=True)
+        if self.calibration_path.exists():
+            print(
+                f"Warning: {self.calibration_path} is removed, as the model is "
+                "written anew; run `keras-vit calibrate` again.",
+                file=sys.stderr,
+            )
+            self.calibration_path.unlink()
         with draft_of(self.model_path) as draft:
             model.save(draft)
 

@@ -120,6 +120,9 @@ def test_thresholds_of_the_kept_model_are_saved_and_stay(
     want = choose_thresholds(probabilities, labels, "f1")
     np.testing.assert_allclose(run.thresholds, want, rtol=1e-5)
     assert f"{'large':24s} {want[1]:.4f}" in result.stdout
+    words[-1] = "--score=energy"
+    result = commands.run(words, subprocess_environment, tmp_path)
+    assert result.returncode and "`score` is for a run of" in result.stderr
     run.save_thresholds([0.5, 2.0, 0.5])
     with pytest.raises(ValueError, match="recipe.json.*`thresholds`"):
         _ = run.thresholds
