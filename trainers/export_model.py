@@ -193,7 +193,8 @@ def export_source(
         top=top,
         activation=activation or source.activation,
         thresholds=source.used_thresholds,
-        known=find_known(source, output, activation),
+        # Patches of another size give other features than were calibrated.
+        known=None if patch_size else find_known(source, output, activation),
         preprocessing=Preprocessing(augmentation.normalization),
         image_steps=image_steps,
         use_attention=use_attention,

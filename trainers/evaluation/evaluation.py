@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import keras
 import numpy as np
 
-from keras_vit.known import with_features
+from keras_vit.known import KnownScore, with_features
 from keras_vit.models.features import name_activation
 from trainers.augment.augmentation import parse_augmentation
 from trainers.data.datasets import ImageDataset, find_eval_split
@@ -123,9 +123,10 @@ def evaluate(
     check_kind_of_labels(source, dataset)
     check_logits(model, dataset)
     bad_examples = BadExamples(max_bad_examples)
-    results = start_results(source, dataset, other)
-    calibration = source.calibration
+    # Patches of another size give other features than were calibrated.
+    calibration = None if patch_size else source.calibration
     known = calibration and calibration.known
+    results = start_results(source, dataset, other, known)
     for images, logits, labels, positions, names in predict_dataset(
         with_features(model) if known else model,
         dataset,
@@ -280,6 +281,7 @@ def start_results(
     source: RunFolder | NamedModel,
     dataset: ImageDataset,
     other: OtherModel | None,
+    known: KnownScore | None,
 ) -> Results:
     """Return what collects the results of an evaluation.
 
@@ -287,11 +289,10 @@ def start_results(
         source: What is evaluated.
         dataset: The data set.
         other: See `evaluate`.
+        known: Tells known images, of a calibrated model.
     """
     others, names = other.predictions if other else {}, dataset.class_names
     if not dataset.has_several_labels:
-        calibration = source.calibration
-        known = calibration and calibration.known
         tally = Tally(names, source.activation, known)
         return Results(tally, TellingImages(others, known), Examples([]))
     thresholds = source.thresholds

@@ -290,6 +290,13 @@ def test_an_evaluation_refuses_the_share_that_was_asked_for(
     assert "Answers and accuracy" in page and "<h2>Unknown" in page
 
 
+def test_patches_of_another_size_are_not_calibrated(
+    sure, found, digits, tmp_path
+):
+    report = evaluate(sure, digits, report_dir=tmp_path, patch_size=4)
+    assert "known" not in report and "accuracy_of_known" not in report
+
+
 def test_predictions_score_images_as_the_calibration_did(sure, found, digits):
     model = sure.load_model()
     predict = make_predict(model, "softmax", sure.calibration.known)
