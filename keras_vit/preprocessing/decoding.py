@@ -5,6 +5,7 @@ pixels are those of `read_image`: of an image with transparent pixels, the
 colours that are stored; of one with several frames, the first.
 """
 
+import functools
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -57,6 +58,18 @@ def decode_image(encoded: tf.Tensor, channels: int = 3) -> tf.Tensor:
         grey = (tf.reduce_sum(parts, -1, keepdims=True) + 2**15) // 2**16
         image = tf.cast(grey, tf.uint8)
     return image
+
+
+@functools.cache
+def upright_decoder(channels: int) -> Callable:
+    """Return `turn_upright` of `decode_image` as a graph, traced only once."""
+
+    def decode(encoded):
+        return turn_upright(decode_image(encoded, channels), encoded)
+
+    with tf.init_scope():  # Not within the graph of a caller.
+        graph = tf.function(decode, autograph=False)
+        return graph.get_concrete_function(tf.TensorSpec((), tf.string))
 
 
 def take(encoded: tf.Tensor, place: int, length: int) -> tf.Tensor:

@@ -160,11 +160,12 @@ def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, tuple]:
     name = name_output(model, serving.output)
     forward = make_forward(model, serving.output, known=serving.known)
 
-    @tf.function(input_signature=[floats], autograph=False)
-    def predict(images):
+    def compute(images):
         outputs = forward(images)
         features = tf.cast(outputs["features"], tf.float32)
         return {"features": features, **select_answers(outputs, name)}
+
+    predict = traced(compute, floats)
 
     def serve(images):
         return select_answers(predict(images), name)
@@ -173,21 +174,23 @@ def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, tuple]:
         mode = serving.settings.normalization
         return serve(preprocess_input(images, "channels_last", mode))
 
+    def read_files(image_bytes):
+        return decode_inputs(image_bytes, image_shape, serving)
+
     def serve_bytes(image_bytes):
-        outputs = serve(decode_inputs(image_bytes, image_shape, serving))
-        return name_classes(outputs, name, serving)
+        return name_classes(serve(read(image_bytes)), name, serving)
 
     def features(images):
         return {"features": predict(images)["features"]}
 
     def attention(images):
-        return {"rollout": attention_grid(model, images)}
+        return {"rollout": roll_out(images)}
 
     def attention_bytes(image_bytes):
-        images = decode_inputs(image_bytes, image_shape, serving)
+        images = read(image_bytes)
         mean, deviation = serving.settings.mean_and_deviation
         shown = images * deviation + mean  # As they can be drawn.
-        return {"rollout": attention_grid(model, images), "images": shown}
+        return {"rollout": roll_out(images), "images": shown}
 
     endpoints = {
         "serving_default": (serve, floats),
@@ -196,11 +199,26 @@ def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, tuple]:
         "features": (features, floats),
     }
     if serving.use_attention:
+        roll_out = traced(functools.partial(attention_grid, model), floats)
         endpoints["attention"] = (attention, floats)
         endpoints["attention_bytes"] = (attention_bytes, files)
-    if image_shape[-1] not in FILE_CHANNELS:
+    if image_shape[-1] in FILE_CHANNELS:
+        read = traced(read_files, files)
+    else:
         endpoints = {k: v for k, v in endpoints.items() if v[1] is not files}
     return endpoints
+
+
+def traced(function: Callable, spec) -> Callable:
+    """Return the graph of a function, whoever calls it.
+
+    A `tf.function` is traced for its first call, and again for the others.
+    """
+    import tensorflow as tf
+
+    # Autograph would search all our functions for control flow.
+    graph = tf.function(function, input_signature=[spec], autograph=False)
+    return graph.get_concrete_function()
 
 
 def write_endpoints(folder: str | os.PathLike, endpoints: dict[str, tuple]):
@@ -210,8 +228,8 @@ def write_endpoints(folder: str | os.PathLike, endpoints: dict[str, tuple]):
     archive = keras.export.ExportArchive()
     # archive.track(model) would store every weight twice.
     for name, (call, spec) in endpoints.items():
-        # Autograph would search all our functions for control flow.
-        call = tf.autograph.experimental.do_not_convert(call)
+        # Keras and TensorFlow trace an endpoint once each.
+        call = traced(call, spec)
         archive.add_endpoint(name, call, input_signature=[spec])
     archive.write_out(os.fspath(folder), verbose=False)
 
@@ -267,12 +285,11 @@ def decode_inputs(image_bytes, image_shape: tuple[int, ...], serving: Serving):
     """
     import tensorflow as tf
 
-    from keras_vit.preprocessing.decoding import decode_image, turn_upright
+    from keras_vit.preprocessing.decoding import upright_decoder
     from keras_vit.preprocessing.resizing import apply_steps
 
     def read_image(encoded):
-        image = decode_image(encoded, image_shape[-1])
-        image = turn_upright(image, encoded)
+        image = upright_decoder(image_shape[-1])(encoded)
         image = apply_steps(image, serving.steps(image_shape[:2]))
         mode = serving.settings.normalization
         return preprocess_input(
