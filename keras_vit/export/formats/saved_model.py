@@ -223,8 +223,6 @@ def traced(function: Callable, spec) -> Callable:
 
 def write_endpoints(folder: str | os.PathLike, endpoints: dict[str, tuple]):
     """Write a SavedModel with these signatures to a folder."""
-    import tensorflow as tf
-
     archive = keras.export.ExportArchive()
     # archive.track(model) would store every weight twice.
     for name, (call, spec) in endpoints.items():
