@@ -19,7 +19,7 @@ PAGE = (ROOT / "docs/cluster.md").read_text()
 FILES = ROOT / "docs/cluster"
 TRAIN_FLAGS = set(vars(Recipe())) | {
     name
-    for file in ("flags", "recipes/flags")
+    for file in ("command_line", "recipes/flags")
     for name in re.findall(
         r'(?:flags\.DEFINE_\w+|define_choice)\(\s*"(\w+)"',
         (ROOT / f"trainers/{file}.py").read_text(),
