@@ -576,7 +576,9 @@ def test_the_guide_on_photos_is_the_script_that_integration_runs():
 
 
 @pytest.mark.slow(40)
-def test_the_segmentation_of_digits_runs(tmp_path, monkeypatch, capsys):
+def test_the_segmentation_of_digits_runs(
+    tmp_path, without_xla, monkeypatch, capsys
+):
     """With few images: a run of the page is in docs/weights.md."""
     monkeypatch.syspath_prepend(ROOT / "docs/examples")
     segmentation = pytest.importorskip("segmentation")
@@ -596,7 +598,7 @@ def test_the_segmentation_of_digits_runs(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow(60)
-def test_the_notebook_on_photos_runs(tmp_path, monkeypatch, capfd):
+def test_the_notebook_on_photos_runs(tmp_path, without_xla, monkeypatch, capfd):
     """With fewer updates, and without latencies."""
     needs_litert_js()
     pytest.importorskip("matplotlib").use("agg")

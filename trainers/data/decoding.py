@@ -20,6 +20,7 @@ from keras_vit.preprocessing.decoding import (
     decode_image,
     decode_window,
     turn_upright,
+    upright_decoder,
 )
 from keras_vit.tables import list_first
 from trainers.data.readers.image_paths import printable
@@ -289,9 +290,7 @@ def decode_file(
     """
     if encoded.startswith(STARTS):
         try:
-            content = tf.constant(encoded)
-            image = decode_image(content, channels)
-            return turn_upright(image, content).numpy()
+            return upright_decoder(channels)(tf.constant(encoded)).numpy()
         except tf.errors.OpError:
             pass  # Pillow may read it, or says better what is wrong.
     return read_file(encoded, channels, name)
