@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import sys
 import tempfile
+import typing
 
 import keras
 import numpy as np
@@ -35,6 +36,10 @@ os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = os.path.join(SCRATCH, "hypothesis")
 # Data sets are prepared for the tests alone, not in the home of the user.
 # TFDS reads the variable when it is imported.
 os.environ["TFDS_DATA_DIR"] = os.path.join(SCRATCH, "datasets")
+
+# TensorFlow asks of most values whether they are tensors, by a protocol whose
+# members Python looks up each time.
+typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)
 
 # The trainers need TensorFlow; on another backend there is nothing to collect.
 collect_ignore = (

@@ -247,6 +247,18 @@ TOO_LARGE, LOST = "is not a checkpoint", f"missing: {GAMMA}"
 CHECKSUM = "checksum|CRC-32"
 BAD_HEADER = "Error while deserializing header: "  # The library's words.
 BOMB = npy(ZEROS) + bytes(128 * MEBI)
+
+
+def write_bomb(path):
+    """Write 128 MiB that pass for 200 bytes."""
+    bomb = lie(archive_of([(LAST, BOMB)], 8), SIZE, 200)
+    path.write_bytes(lie(bomb, CRC, zlib.crc32(BOMB[:200])))
+
+
+def write_bzip2(path):
+    path.write_bytes(archive_of([(LAST, BOMB)], 12))
+
+
 DAMAGES = {
     # .npz
     "empty.npz": (b"", "cannot be read"),
@@ -271,18 +283,10 @@ DAMAGES = {
     ),
     "encrypted.npz": (lie(official(), FLAGS, 1, 2), "is encrypted"),
     "large_member.npz": (lie(official(), SIZE, 2**31), TOO_LARGE),
-    # 128 MiB that pass for 200 bytes.
-    "bomb.npz": (
-        lie(
-            lie(archive_of([(LAST, BOMB)], 8), SIZE, 200),
-            CRC,
-            zlib.crc32(BOMB[:200]),
-        ),
-        LENGTH,
-    ),
+    "bomb.npz": (write_bomb, LENGTH),
     # Many that are allowed one by one.
     "bombs.npz": (lie(official(method=8), SIZE, 2**27, count=9), TOO_LARGE),
-    "bzip2.npz": (archive_of([(LAST, BOMB)], 12), LAST),
+    "bzip2.npz": (write_bzip2, LAST),
     "twice.npz": (archive_of([(LAST, npy(ZEROS))] * 2), f"{LAST} .*twice"),
     "byte.npz": (flipped(official()), CHECKSUM),
     "byte_deflated.npz": (flipped(official(method=8)), CHECKSUM),
