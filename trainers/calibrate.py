@@ -113,15 +113,18 @@ def describe(found: Calibration) -> str:
     titles = ["score", "left-out classes"]
     if figures["num_unknown"]:
         titles += [f"{figures['num_unknown']:,} unknown images", "passed"]
-    lines.append("".join(f"{title:22s}" for title in titles).rstrip())
+    rows = [titles]
     for kind in SCORES:
         row = figures["scores"][kind]
         cells = [kind, format_share(row["left_out"], 4)]
         if "auroc" in row:
             cells.append(format_share(row["auroc"], 4))
             cells.append(f"{row['false_positive_rate']:.1%}")
-        mark = "<- used" if kind == figures["score"] else ""
-        lines.append(("".join(f"{cell:22s}" for cell in cells) + mark).rstrip())
+        rows.append([*cells, "<- used" if kind == figures["score"] else ""])
+    widths = [15, *map(len, titles[1:]), 0]
+    lines += [
+        "  ".join(map(str.ljust, cells, widths)).rstrip() for cells in rows
+    ]
     lines += [
         "",
         f"Images with a score below {figures['threshold']:.5g} are unknown: "
