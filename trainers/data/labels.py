@@ -1,29 +1,35 @@
 """Labels of images: one class each, or several that are independent."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 
 class LabelSet(NamedTuple):
-    """The labels of an image that may have several; of the others it has none.
+    """The labels of an image that may have several.
 
     Args:
         present: Its classes, by name or by number.
-        unknown: Classes of which nobody said whether it has them.
+        absent: Classes that it has not, if nobody said anything of the rest;
+            None for all that it has not.
     """
 
     present: tuple
-    unknown: tuple = ()
+    absent: tuple | None = None
 
 
 def renamed(label, function: Callable):
     """Return a label of either kind with a function applied to each class."""
     if not isinstance(label, LabelSet):
         return function(label)
-    # Two names may become one.
-    parts = (dict.fromkeys(map(function, part)) for part in label)
-    return LabelSet(*map(tuple, parts))
+
+    def rename(part):  # Two names may become one.
+        return tuple(dict.fromkeys(map(function, part)))
+
+    absent = label.absent
+    return LabelSet(
+        rename(label.present), None if absent is None else rename(absent)
+    )
 
 
 class LabelOptions(NamedTuple):
@@ -45,6 +51,8 @@ AUTO = LabelOptions()
 DEFAULT_THRESHOLD = 0.5
 # Between labels in a cell, the preferred one first.
 SEPARATORS = ("|", ";", ",")
+IS_LIST = re.compile(r"\[.*\]", re.DOTALL)
+LIST_ITEM = re.compile(r"""'([^']*)'|"([^"]*)"|([^\s,'"][^,]*)""")
 
 
 def classes_of(label) -> tuple:
@@ -52,8 +60,17 @@ def classes_of(label) -> tuple:
     return label.present if isinstance(label, LabelSet) else (label,)
 
 
+def named_classes(label) -> tuple:
+    """Return the classes that a label names, also those that are absent."""
+    if not isinstance(label, LabelSet):
+        return (label,)
+    return label.present + (label.absent or ())
+
+
 def split_cells(cells: Iterable[str], separator: str | None) -> list[LabelSet]:
     """Return the labels in the cells of a column; an empty one has none.
+
+    Cells may also be lists as Python writes them, `['cat', 'dog']`.
 
     Args:
         cells: The cells.
@@ -67,21 +84,34 @@ def split_cells(cells: Iterable[str], separator: str | None) -> list[LabelSet]:
         ('cat', 'dog')
     """
     cells = list(cells)
-    if separator is None:
-        found = [s for s in SEPARATORS if any(s in cell for cell in cells)]
-        if len(found) > 1:
-            shown = next(c for c in cells if found[0] in c or found[1] in c)
-            raise ValueError(
-                "`label_separator` must be given: labels may be separated by "
-                f"{' or '.join(map(repr, found))}. "
-                f"Received: label_separator=None, a cell {shown!r}"
-            )
-        separator = found[0] if found else SEPARATORS[0]
-    parts = (re.split(re.escape(separator), cell) for cell in cells)
+    are_lists = all(IS_LIST.fullmatch(cell) for cell in cells if cell)
+    if separator is None and any(cells) and are_lists:
+        rows = [LIST_ITEM.findall(cell[1:-1]) for cell in cells]
+        parts = [["".join(item) for item in row] for row in rows]
+    else:
+        separator = separator or find_separator(cells) or SEPARATORS[0]
+        parts = [re.split(re.escape(separator), cell) for cell in cells]
     return [
         LabelSet(tuple(dict.fromkeys(x.strip() for x in row if x.strip())))
         for row in parts
     ]
+
+
+def find_separator(cells: Sequence[str]) -> str | None:
+    """Return what separates labels in cells; None if nothing does.
+
+    Raises:
+        ValueError: If it may be one of several.
+    """
+    found = [s for s in SEPARATORS if any(s in cell for cell in cells)]
+    if len(found) > 1:
+        shown = next(c for c in cells if found[0] in c or found[1] in c)
+        raise ValueError(
+            "`label_separator` must be given: labels may be separated by "
+            f"{' or '.join(map(repr, found))}. "
+            f"Received: label_separator=None, a cell {shown!r}"
+        )
+    return found[0] if found else None
 
 
 def merge_rows(

@@ -190,23 +190,14 @@ def balance_labels(dataset: ImageDataset) -> np.ndarray:
     """Return the weights with which positives count as much as negatives.
 
     Shapes:
-        returns: (C,), float32, at most MOST_WEIGHT.
-
-    Raises:
-        ValueError: If a class has no image with it, or none without it.
+        returns: (C,), float32, at most MOST_WEIGHT; 1 for a class without
+            positives or without negatives.
     """
     labels = dataset.labels(dataset.train_split)
-    counts = np.stack([(labels == x).sum(0) for x in (0, 1)])
-    empty = np.flatnonzero(counts.min(0) == 0)
-    if len(empty):
-        names = [dataset.class_names[index] for index in empty]
-        raise ValueError(
-            "`class_weights` must be 'none' unless each class has training "
-            "images with it and without it. Received: "
-            f"dataset={dataset.name!r} without any of "
-            f"{', '.join(map(repr, names))}"
-        )
-    return np.minimum(counts[0] / counts[1], MOST_WEIGHT).astype("float32")
+    negatives, positives = ((labels == x).sum(0) for x in (0, 1))
+    weights = negatives / np.maximum(positives, 1)
+    weights[(positives == 0) | (negatives == 0)] = 1.0
+    return np.minimum(weights, MOST_WEIGHT).astype("float32")
 
 
 MOST_WEIGHT = 100.0  # More would let single images decide.

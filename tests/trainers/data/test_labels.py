@@ -44,20 +44,27 @@ def read(folder, text, **options):
 
 
 CELLS = "0.png{0}{1}\r\n1.png{0}dog\r\n2.png{0}cat\r\n3.png{0}\r\n"
+LISTS = """0.png,"['cat' 'dog']"\n1.png,"[""dog""]"\n2.png,[cat]\n3.png,[]\n"""
 
 
 @pytest.mark.parametrize(
-    "column, separator, cell",
+    "text, options",
     [
-        ("labels", ",", '"cat, dog"'),
-        ("Tags", ";", "cat|dog"),
-        ("class names", ",", "dog;cat"),
-        ("labels", "\t", "cat,dog,cat"),
+        ("path,labels\r\n" + CELLS.format(",", '"cat, dog"'), {}),
+        ("path; Tags\r\n" + CELLS.format(";", "cat|dog"), {}),
+        ("path,class names\r\n" + CELLS.format(",", "dog;cat"), {}),
+        ("path\tlabels\r\n" + CELLS.format("\t", "cat,dog,cat"), {}),
+        ("path,labels\n" + LISTS, {}),
+        # In a column of one class, if the user says so.
+        (
+            "path,label\n" + CELLS.format(",", "cat/dog"),
+            {"separator": "/"},
+        ),
+        ("path,label\n" + CELLS.format(",", "cat;dog"), {"kind": "several"}),
     ],
 )
-def test_several_labels_in_a_cell(folder, column, separator, cell):
-    text = f"path{separator}{column}\r\n" + CELLS.format(separator, cell)
-    names, labels = read(folder, text)
+def test_several_labels_in_a_cell(folder, text, options):
+    names, labels = read(folder, text, **options)
     assert names == ["cat", "dog"]
     np.testing.assert_array_equal(labels, WANT)
 
@@ -96,26 +103,45 @@ def test_few_images_of_several_lines_may_be_mistakes(folder):
 
 @pytest.mark.parametrize("one, zero", [("1", "0"), ("TRUE", "False")])
 def test_a_column_for_each_class(folder, one, zero):
+    """Also for one that no image has; the first column is that of pandas."""
     text = "\r\n".join(
         [
-            "path;cat;dog;note",
-            f"0.png;{one};{one};x",
-            f"1.png;{zero};{one};",
-            f"2.png;{one};;",
-            f"3.png;{zero};{zero};",
+            ";path;cat; dog ;ant;note;later",
+            f"0;0.png;{one};{one};{zero};x;",
+            f"1;1.png;{zero};{one};;;",
+            f"2;2.png;{one};;{zero};;",
+            f"3;3.png;{zero};{zero};{zero};;",
         ]
     )
-    with pytest.warns(UserWarning, match="not 0 and 1: note"):
+    with pytest.warns(UserWarning, match=r"later \(empty\), note \('x'\)"):
         names, labels = read(folder, text)
-    assert names == ["cat", "dog"]
-    want = [[1, 1], [0, 1], [1, NAN], [0, 0]]
+    assert names == ["ant", "cat", "dog"]
+    want = [[0, 1, 1], [NAN, 0, 1], [0, 1, NAN], [0, 0, 0]]
     np.testing.assert_array_equal(labels, want)
+
+
+def test_classes_of_the_model_that_data_do_not_name(folder):
+    """They are absent from lists of labels, and unknown to other columns."""
+    names = ["dog", "ant", "cat"]
+    read(folder, "path,labels\n" + CELLS.format(",", "cat|dog"))
+    dataset = open_dataset(f"csv:{folder}/labels.csv").with_forms_of(names)
+    assert dataset.class_names == names
+    assert sorted(map(tuple, dataset.labels("train+test"))) == sorted(
+        (dog, 0, cat) for cat, dog in WANT
+    )
+    read(folder, "path,cat,dog\n0.png,1,0\n1.png,0,1\n2.png,1,\n3.png,0,0")
+    dataset = open_dataset(f"csv:{folder}/labels.csv").with_forms_of(names)
+    labels = dataset.labels("train+test")
+    assert np.isnan(labels[:, 1]).all() and np.nansum(labels) == 3
+    # A class that the model has not is never left out.
+    other = dataset.with_forms_of(["ant", "dog"])
+    assert other.class_names == ["ant", "cat", "dog"]
 
 
 @pytest.mark.parametrize(
     "text, kind, fault",
     [
-        ("path,labels\n0.png,a|b\n0.png,a\n", "auto", "one line an image"),
+        ("path,labels\n0.png,a|b\n./0.png,a\n", "auto", "one line an image"),
         (
             "path,labels\n0.png,a|b\n1.png,a\n",
             "one",
@@ -123,11 +149,36 @@ def test_a_column_for_each_class(folder, one, zero):
         ),
         ("path,note\n0.png,x\n", "auto", "label or class"),
         ("path,labels\n4.png,a|b\n", "auto", "no file"),
+        ("path,label,labels\n0.png,a,a|b\n", "auto", "'label' and 'labels'"),
+        ("path,labels,Labels\n0.png,a,a|b\n", "auto", "'labels' and 'Labels'"),
+        ("path,a,b,a\n0.png,1,0,0\n", "auto", "'a' twice"),
+        (
+            "path,a,b\n0.png,1,0\n1.png,0,1\n2.png,1,?\n",
+            "auto",
+            r"'\?' in line 4 of the column 'b'",
+        ),
+        (
+            "path,label\n0.png,a\n1.png,b\n2.png,a;b\n",
+            "auto",
+            "`label_separator` must be given, such as ';'.*'a;b'",
+        ),
     ],
 )
 def test_faults_of_tables_are_named(folder, text, kind, fault):
     with pytest.raises(ValueError, match=fault):
         read(folder, text, kind=kind)
+
+
+def test_a_separator_for_a_column_a_class_is_refused(folder):
+    with pytest.raises(ValueError, match="`label_separator`"):
+        read(folder, "path,a,b\n0.png,1,0\n1.png,0,1", separator=";")
+
+
+def test_words_for_no_label_are_classes_with_a_warning(folder):
+    text = "path,labels\n0.png,a|b\n1.png,N/A\n2.png,a\n3.png,"
+    with pytest.warns(UserWarning, match="1 label .*: N/A"):
+        names, _ = read(folder, text)
+    assert names == ["N/A", "a", "b"]
 
 
 def test_a_photo_in_two_folders_has_both_labels(tmp_path):

@@ -179,6 +179,14 @@ def test_positives_are_weighted_by_their_number(table):
     np.testing.assert_allclose(weights * positives, negatives, rtol=1e-6)
 
 
+def test_a_label_without_positives_has_a_weight_of_one(table):
+    dataset = open_dataset(table)
+    names = [*dataset.class_names, "absent"]
+    weights = balance_labels(dataset.with_forms_of(names))
+    np.testing.assert_array_equal(weights[:-1], balance_labels(dataset))
+    assert weights[-1] == 1
+
+
 def test_photos_are_not_cut_as_small_and_sweeps_refuse_them(table, tmp_path):
     """A small part may lack a label."""
     given = {"dataset": table, "image_size": 8, "model": "Pico/2"}

@@ -1,5 +1,6 @@
 """Data sets in a table of image files: `csv:PATH`."""
 
+import collections
 import csv
 import io
 import os
@@ -9,6 +10,7 @@ import unicodedata
 
 from trainers.data.labels import (
     AUTO,
+    SEPARATORS,
     LabelOptions,
     LabelSet,
     classes_of,
@@ -38,8 +40,9 @@ def list_csv(path: str, options: LabelOptions = AUTO) -> dict[str, list[tuple]]:
 
     The labels are in one of LABEL_COLUMNS, a class in each line; several lines
     of one image are several labels. Or they are in one of SET_COLUMNS, several
-    in a cell. Or a column for each class has 1 for the images of the class, 0
-    for the others, and nothing where it is unknown.
+    in a cell; if `options` say so, in either. Or a column for each
+    class has 1 for the images of the class, 0 for the others, and nothing
+    where it is unknown.
 
     Args:
         path: Path of the file, in UTF-8 or, as Excel writes it, UTF-16.
@@ -76,7 +79,8 @@ def _read_rows(path, options):
         text = _read_text(path)
         separator, text, first = _find_separator(text)
         table = csv.DictReader(io.StringIO(text, ""), delimiter=separator)
-        header = table.fieldnames or []
+        table.fieldnames = [name.strip() for name in table.fieldnames or []]
+        header = table.fieldnames
         cells = [
             (table.line_num + first, row) for row in table if _is_filled(row)
         ]
@@ -122,7 +126,8 @@ def _read_rows(path, options):
 
 def _join_lines(path, rows, kind):
     """Return a row for each image, with all labels of its lines."""
-    keys = [(file, split) for file, _, split in rows]
+    # A path may be written in several ways.
+    keys = [(os.path.realpath(file), split) for file, _, split in rows]
     is_set = isinstance(rows[0][1], LabelSet)
     merged = merge_rows([row[:2] for row in rows], keys)
     several = sum(len(label.present) > 1 for _, label in merged)
@@ -154,21 +159,24 @@ def _join_lines(path, rows, kind):
 
 def _read_labels(path, header, cells, options):
     """Return the names of the columns of paths and splits, and the labels."""
-    by_name = {}
-    for name in header:
-        by_name.setdefault(_plain(name), name)
 
     def find(known):
-        names = (_plain(name) for name in known)
-        return next((by_name[n] for n in names if n in by_name), None)
+        plain = [_plain(name) for name in header]
+        named = next((n for n in map(_plain, known) if n in plain), None)
+        return None if named is None else _find_once(path, header, named)
 
-    of_path, of_label, of_set = map(
-        find, (PATH_COLUMNS, LABEL_COLUMNS, SET_COLUMNS)
+    of_path, of_label, of_set, of_split = map(
+        find, (PATH_COLUMNS, LABEL_COLUMNS, SET_COLUMNS, ("split",))
     )
-    of_split = by_name.get("split")
+    if of_label and of_set:
+        raise ValueError(
+            "`dataset=csv:PATH` must have one column of labels. Received: "
+            f"PATH={path!r} with {of_label!r} and {of_set!r}; remove or rename "
+            "the one that is not to be learned"
+        )
     classes = []
     if not of_label and not of_set:
-        classes = _find_class_columns(header, cells, {of_path, of_split})
+        classes = _find_classes(path, header, cells, {of_path, of_split})
     if of_path is None or not (of_label or of_set or classes):
         wanted = PATH_COLUMNS if of_path is None else LABEL_COLUMNS
         listed = ", ".join(map(printable, header[:NUM_COLUMNS_NAMED]))
@@ -178,35 +186,116 @@ def _read_labels(path, header, cells, options):
             f"{listed or 'no columns'}"
             + (", ..." if len(header) > NUM_COLUMNS_NAMED else "")
         )
-    lines = [row for _, row in cells]
-    if of_label:
-        labels = [(row[of_label] or "").strip() for row in lines]
-    elif of_set:
-        texts = [(row[of_set] or "").strip() for row in lines]
-        labels = split_cells(texts, options.separator)
-    else:
-        rows = ({name: _mark(row[name]) for name in classes} for row in lines)
+    if classes:
+        if options.separator:
+            raise ValueError(
+                "`label_separator` is for labels in the cells of one column. "
+                f"Received: label_separator={options.separator!r}, "
+                f"PATH={path!r} with a column for each class"
+            )
+        marks = (
+            {name: _mark(row[name]) for name in classes} for _, row in cells
+        )
         labels = [
             LabelSet(
-                tuple(name for name, mark in row.items() if mark == 1),
-                tuple(name for name, mark in row.items() if mark is None),
+                *(
+                    tuple(name for name, x in row.items() if x == mark)
+                    for mark in (1, 0)
+                )
             )
-            for row in rows
+            for row in marks
         ]
+        return of_path, of_split, labels
+    labels = [(row[of_label or of_set] or "").strip() for _, row in cells]
+    has_lines = len({row[of_path] for _, row in cells}) < len(cells)
+    is_several = options.kind == "several" and not has_lines
+    if of_set or options.separator or is_several:
+        labels = split_cells(labels, options.separator)
+        _warn_of_words(labels)
+    elif options.kind != "one":
+        _check_single(path, labels)
     return of_path, of_split, labels
 
 
-def _find_class_columns(header, cells, others):
-    """Return the columns whose cells are all marks, not all of them empty."""
-    found = []
+def _find_once(path, header, plain):
+    """Return the name of a column that must not be there twice."""
+    found = [name for name in header if _plain(name) == plain]
+    if len(found) > 1:
+        raise ValueError(
+            "`dataset=csv:PATH` must not have two columns for one thing. "
+            f"Received: PATH={path!r} with {' and '.join(map(repr, found))}"
+        )
+    return found[0]
+
+
+def _find_classes(path, header, cells, others):
+    """Return the columns of classes, whose cells are 1, 0 or empty.
+
+    Raises:
+        ValueError: If one is there twice, or most of its cells are 1 or 0 and
+            another one is not.
+    """
+    found, left = [], []
     for name in header:
-        marks = {_mark(row[name]) for _, row in cells}
-        if name not in others and marks <= {0, 1, None} and marks != {None}:
+        if name in others or not name:
+            continue
+        marks = [_mark(row[name]) for _, row in cells]
+        filled = [mark for mark in marks if mark is not None]
+        wrong = [mark for mark in filled if mark not in (0, 1)]
+        if filled and not wrong:
             found.append(name)
-    left = [name for name in header if name not in {*found, *others}]
+        elif len(wrong) < len(filled) / 2:
+            line, row = next(
+                x for x, mark in zip(cells, marks) if mark == wrong[0]
+            )
+            raise ValueError(
+                "`dataset=csv:PATH` must have 1, 0 or an empty cell in the "
+                f"column of a class. Received: PATH={path!r} with "
+                f"{row[name]!r} in line {line} of the column {name!r}; correct "
+                "it or remove the column"
+            )
+        else:
+            left.append(
+                f"{name} ({wrong[0]!r})" if wrong else f"{name} (empty)"
+            )
+    forms = collections.Counter(_form(name) for name in found)
+    twice = [name for name in found if forms[_form(name)] > 1]
+    if twice:
+        raise ValueError(
+            "`dataset=csv:PATH` must have one column for a class. "
+            f"Received: PATH={path!r} with {twice[0]!r} twice"
+        )
     if found and left:
         warn_of(set(left), "column", "not read: its cells are not 0 and 1")
     return found
+
+
+def _warn_of_words(labels):
+    """Warn of labels that may have been meant to be none."""
+    alone = {label.present[0] for label in labels if len(label.present) == 1}
+    others = {
+        x for label in labels if len(label.present) > 1 for x in label.present
+    }
+    words = {x for x in alone - others if x.lower() in EMPTY_WORDS}
+    if words:
+        warn_of(
+            words, "label", "read as a class; an empty cell is an image of none"
+        )
+
+
+def _check_single(path, labels):
+    """Raise a ValueError if some labels look like several in a cell."""
+    known = set(labels)
+    for label in dict.fromkeys(labels):
+        for separator in SEPARATORS:
+            parts = [part.strip() for part in label.split(separator)]
+            if len(parts) > 1 and known.issuperset(parts):
+                raise ValueError(
+                    f"`label_separator` must be given, such as {separator!r}, "
+                    "if a cell may have several labels; if not, labels=one. "
+                    f"Received: label_separator=None, PATH={path!r} with "
+                    f"{label!r}"
+                )
 
 
 def _mark(cell):
@@ -335,6 +424,8 @@ LABEL_COLUMNS = (
 )
 # Of several labels in a cell.
 SET_COLUMNS = ("labels", "classes", "categories", "tags", "class_names")
+# Of an image without labels, perhaps.
+EMPTY_WORDS = {"none", "nothing", "n/a", "na", "nan", "null", "-", "unknown"}
 MARKS = {
     **{"1": 1, "1.0": 1, "true": 1, "yes": 1},
     **{"0": 0, "0.0": 0, "false": 0, "no": 0},

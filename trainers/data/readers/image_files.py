@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_vit.preprocessing.decoding import decode_image
 from trainers.data.decoding import traced
-from trainers.data.labels import LabelSet, renamed
+from trainers.data.labels import LabelSet, named_classes, renamed
 from trainers.data.readers.image_paths import printable
 from trainers.data.splits import count_split
 
@@ -37,12 +37,19 @@ class ImageFiles:
     def splits(self):
         return {n: count_split(n, len(rows)) for n, rows in self.files.items()}
 
-    def read(self, ranges):
-        rows = [
+    def _rows(self, ranges):
+        return [
             row
             for name, first, last in ranges
             for row in self.files[name][first:last]
         ]
+
+    def paths(self, ranges):
+        """Return the paths of the images of `ranges`."""
+        return [path for path, _ in self._rows(ranges)]
+
+    def read(self, ranges):
+        rows = self._rows(ranges)
         # As bytes, because a name need not be UTF-8.
         paths = tf.constant([os.fsencode(path) for path, _ in rows])
         if self.has_several_labels:
@@ -60,15 +67,18 @@ class ImageFiles:
     def with_forms_of(self, class_names):
         """Return the reader with classes named and numbered as in a model.
 
-        Names that differ in their Unicode form are those of one class.
+        Names that differ in their Unicode form are those of one class. Of
+        several labels, the classes of the model that the data do not name are
+        classes, too.
 
         Args:
             class_names: The classes of the model, in the order of its logits.
         """
         by_form = {normal_form(name): name for name in class_names}
         own = [by_form.get(normal_form(n), n) for n in self.class_names]
+        is_part = self.has_several_labels and set(own) < set(class_names)
         order = sorted(own)
-        if sorted(own) == sorted(class_names):
+        if is_part or order == sorted(class_names):
             order = list(class_names)
         new = [order.index(name) for name in own]
         files = {
@@ -89,10 +99,17 @@ class ImageFiles:
 def to_ragged(labels: Sequence[LabelSet]) -> tf.RaggedTensor:
     """Return labels as numbers for `to_vector`, a row of any length each.
 
-    A class n is n + 1, an unknown one is -(n + 1).
+    A class n is n + 1, an absent one is -(n + 1); a 0 says that nothing is
+    known of the rest.
     """
     rows = [
-        [*(n + 1 for n in label.present), *(-n - 1 for n in label.unknown)]
+        [n + 1 for n in label.present]
+        if label.absent is None
+        else [
+            0,
+            *(n + 1 for n in label.present),
+            *(-n - 1 for n in label.absent),
+        ]
         for label in labels
     ]
     return tf.RaggedTensor.from_row_lengths(
@@ -107,10 +124,13 @@ def to_vector(numbers: tf.Tensor, num_classes: int) -> tf.Tensor:
     Shapes:
         numbers: (N,), see `to_ragged`. returns: (num_classes,), float32.
     """
-    values = tf.where(numbers > 0, 1.0, float("nan"))
-    places = tf.abs(numbers)[:, None] - 1
-    zeros = tf.zeros(num_classes)
-    return tf.tensor_scatter_nd_update(zeros, places, values)
+    is_class = numbers != 0
+    rest = tf.where(tf.reduce_all(is_class), 0.0, float("nan"))
+    numbers = tf.boolean_mask(numbers, is_class)
+    values = tf.where(numbers > 0, 1.0, 0.0)
+    return tf.tensor_scatter_nd_update(
+        tf.fill([num_classes], rest), tf.abs(numbers)[:, None] - 1, values
+    )
 
 
 def number_classes(
@@ -129,9 +149,8 @@ def number_classes(
     """
     forms, several = {}, False
     for _, label in (row for rows in files.values() for row in rows):
-        is_set = isinstance(label, LabelSet)
-        several |= is_set
-        for name in (*label.present, *label.unknown) if is_set else (label,):
+        several |= isinstance(label, LabelSet)
+        for name in named_classes(label):
             forms.setdefault(normal_form(name), set()).add(name)
     check_names([name for found in forms.values() for name in found])
     shown = {

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 
 from keras_vit.tables import list_first
-from trainers.data.labels import classes_of, merge_rows
+from trainers.data.labels import classes_of, merge_rows, named_classes
 
 
 def list_images(folder: str) -> list[str]:
@@ -196,7 +196,9 @@ def split_by_content(
             any.
         OSError: If a file cannot be read, other than for its permissions.
     """
-    classes = sorted({name for _, label in files for name in classes_of(label)})
+    classes = sorted(
+        {name for _, label in files for name in named_classes(label)}
+    )
     if len(classes) < least_classes:
         raise ValueError(
             "`dataset` must have two classes or more, each a folder with "
