@@ -16,6 +16,7 @@ if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
 
 import math
 
+import numpy as np
 from absl import flags
 
 from keras_vit.known import SCORES
@@ -59,10 +60,9 @@ def main(arguments):
                 print(f"{name:24s} {value:.4f}")
             return
         shape, preprocess = run.load_model().input_shape[1:], run.preprocess
-        unknown = [
-            load_image(path, shape, preprocess)
-            for path in expand_folders(FLAGS.unknown or ())
-        ]
+        unknown = load_images(
+            FLAGS.unknown, shape, preprocess, options["bad_examples"]
+        )
         found = calibrate_classes(
             run,
             dataset,
@@ -77,6 +77,28 @@ def main(arguments):
         f"Written: {run.calibration_path}. Evaluations and exports from before "
         "do not know this: repeat them."
     )
+
+
+def load_images(
+    paths: list[str] | None,
+    shape: tuple,
+    preprocess: str,
+    bad_examples: BadExamples,
+) -> list[np.ndarray]:
+    """Return the images of other things; none without the flag."""
+    if paths is None:
+        return []
+    images = []
+    for path in expand_folders(paths):
+        try:
+            images.append(load_image(path, shape, preprocess))
+        except (ValueError, OSError):
+            bad_examples.report(path)
+    if not images:
+        raise ValueError(
+            f"`unknown` must name images. Received: unknown={','.join(paths)!r}"
+        )
+    return images
 
 
 def refuse_flags(has_several: bool):
@@ -103,9 +125,9 @@ def describe(found: Calibration) -> str:
         f"Calibration error {figures['calibration_error']:.4f}; with a "
         f"temperature {figures['calibration_error_scaled']:.4f}: "
         + (
-            "not changed."
+            "none is used."
             if figures["temperature"] == 1
-            else f"the logits of model.keras were divided by "
+            else f"the logits of model.keras are divided by "
             f"{figures['temperature']:.4g}."
         ),
         "",
@@ -113,9 +135,8 @@ def describe(found: Calibration) -> str:
     titles = ["score", "left-out classes"]
     if figures["num_unknown"]:
         titles += [f"{figures['num_unknown']:,} unknown images", "passed"]
-    rows = [titles]
-    for kind in SCORES:
-        row = figures["scores"][kind]
+    rows, table = [titles], [figures["scores"][kind] for kind in SCORES]
+    for kind, row in zip(SCORES, table):
         cells = [kind, format_share(row["left_out"], 4)]
         if "auroc" in row:
             cells.append(format_share(row["auroc"], 4))
@@ -125,6 +146,12 @@ def describe(found: Calibration) -> str:
     lines += [
         "  ".join(map(str.ljust, cells, widths)).rstrip() for cells in rows
     ]
+    if all("auroc" not in x and math.isnan(x["left_out"]) for x in table):
+        lines.append(
+            f"No score could be measured, and {figures['score']} was not "
+            "compared with the others: name pictures of other things with "
+            "--unknown."
+        )
     lines += [
         "",
         f"Images with a score below {figures['threshold']:.5g} are unknown: "

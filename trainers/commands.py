@@ -12,7 +12,11 @@ from absl import app, flags, logging
 
 from keras_vit.errors import message_of
 from trainers.command_line import parse_flags
-from trainers.data.datasets import ImageDataset, open_dataset
+from trainers.data.datasets import (
+    ImageDataset,
+    is_same_dataset,
+    open_dataset,
+)
 from trainers.data.decoding import DataError, describe_error
 from trainers.data.labels import AUTO, LabelOptions
 from trainers.engine.checkpoints import CheckpointError
@@ -75,8 +79,8 @@ def open_source(
                 "path begins where the run was started. Use --dataset for "
                 "another"
             )
-        if dataset in (None, recipe.dataset):
-            dataset = recipe.dataset
+        dataset = dataset or recipe.dataset
+        if is_same_dataset(dataset, recipe.dataset):
             train_split = (
                 recipe.train_split if train_split is None else train_split
             )

@@ -162,6 +162,11 @@ def export_source(
     if calibration_split:
         options["calibration_images"] = ()  # There will be some.
     check_formats(formats, ExportOptions(**options))
+    if output == "features" and source.load_class_names():
+        raise ValueError(
+            "`output` must not be 'features' for a model that has learned "
+            f"classes. Received: output={output!r}, the model of {source}"
+        )
     if calibration_split:
         # An error if it does not exist.
         dataset.ranges(calibration_split, argument="calibration_split")

@@ -12,8 +12,10 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from keras_vit.known import SCORES
 from tests import commands
-from trainers.calibrate import describe
+from trainers.calibrate import describe, load_images
+from trainers.data.decoding import BadExamples
 from trainers.evaluation.file_predictions import (
     OUTPUT_FORMS,
     expand_folders,
@@ -150,11 +152,32 @@ def test_a_coverage_needs_a_calibrated_run(trained, folder):
         predict(run, folder, "text", coverage=0.9)
 
 
+def test_unreadable_pictures_of_other_things_may_be_skipped(tmp_path):
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    Image.new("L", (8, 8)).save(tmp_path / "good.png")
+    few = BadExamples(1)
+    [image] = load_images([str(tmp_path)], (8, 8, 1), "", few)
+    assert image.shape == (8, 8, 1)
+    assert few.names == [str(tmp_path / "bad.png")]
+    with pytest.raises(ValueError, match="bad.png.*max_bad_examples=0"):
+        load_images([str(tmp_path)], (8, 8, 1), "", BadExamples())
+
+
+def test_a_score_that_was_not_measured_is_named(calibrated):
+    found = calibrated[0].calibration
+    assert "could be measured" not in describe(found)
+    rows = {kind: {"left_out": float("nan")} for kind in SCORES}
+    figures = {**found.figures, "scores": rows, "num_unknown": 0}
+    text = describe(dataclasses.replace(found, figures=figures))
+    assert f"No score could be measured, and {found.known.kind}" in text
+
+
 def test_mistakes_are_named(calibrate, calibrated):
     for flags, words in (
         (("--run_dir=absent",), "`run_dir` must be the folder of a run"),
         (("--run_dir=run", "--unknown=absent"), "absent"),
         (("--run_dir=run", "--unknown=run/recipe.json"), "recipe.json"),
+        (("--run_dir=run", "--unknown="), "`unknown` must name images"),
         (("--run_dir=run", "--refuse=1"), "`refuse` must be a share"),
         (("--run_dir=run", "--eval_split=nothing"), "nothing"),
         (("--run_dir=run", "--threshold_goal=f1"), "`threshold_goal` is for a"),

@@ -219,6 +219,7 @@ def test_a_folder_whose_name_is_not_allowed(
             ValueError,
             "--calibration_split.* must be given for .*='int8'",
         ),
+        ({"output": "features"}, ValueError, "`output` must not be 'feat"),
         ({"name": "a/b"}, ValueError, "`name` .*or.* --name=a_b"),
         ({"version": 7}, ValueError, "version=7, and 'digits' in .* 7"),
         (

@@ -5,6 +5,7 @@ folder or a file with a prefix from FILE_LISTS or READERS.
 """
 
 import dataclasses
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -19,9 +20,11 @@ from trainers.data.file_lists import (
     FILE_LISTS,
     LIST_NAMES,
     check_is_no_path,
+    is_file_list,
 )
 from trainers.data.labels import AUTO, LabelOptions
 from trainers.data.readers.image_files import ImageFiles, number_classes
+from trainers.data.readers.image_paths import place_by_content
 from trainers.data.readers.tfds import DATASETS, open_tfds
 from trainers.data.readers.tfrecord import open_tfrecords
 from trainers.data.splits import (
@@ -191,13 +194,74 @@ class ImageDataset:
         ranges = locate_split(self.name, self.reader.splits, split, argument)
         return cut_ranges(ranges, part, num_parts)
 
-    def shares_images(self, split: str | None, other: str | None) -> bool:
-        """Return whether two splits have images in common."""
+
+def share_images(
+    left: ImageDataset, split: str, right: ImageDataset, other: str
+) -> bool:
+    """Return whether splits of two data sets have images in common.
+
+    Equal image files are one image, wherever they are and whatever lists them.
+    """
+    ranges, others = left.ranges(split), right.ranges(other)
+    if is_same_dataset(left.name, right.name):
         return any(
             name == other_name and first < other_last and other_first < last
-            for name, first, last in self.ranges(split)
-            for other_name, other_first, other_last in self.ranges(other)
+            for name, first, last in ranges
+            for other_name, other_first, other_last in others
         )
+    if not all(isinstance(x.reader, ImageFiles) for x in (left, right)):
+        return False
+    paths = left.reader.paths(ranges)
+    places = place_by_content([*paths, *right.reader.paths(others)])
+    return not set(places[: len(paths)]).isdisjoint(places[len(paths) :])
+
+
+def is_same_dataset(name: str, other: str) -> bool:
+    """Return whether two names are of one data set, of any version."""
+
+    def identify(name):
+        kind, _, path = name.partition(":")
+        if kind in FILE_LISTS or kind in READERS:
+            return kind, os.path.realpath(os.path.expanduser(path))
+        return kind, ""
+
+    return identify(name) == identify(other)
+
+
+def open_comparable(
+    dataset: ImageDataset,
+    name: str,
+    train_split: str | None = None,
+    eval_split: str | None = None,
+    labels: LabelOptions = AUTO,
+) -> ImageDataset | None:
+    """Return a data set that may have images of another one, see above.
+
+    Args:
+        dataset: The other one.
+        name: See `open_dataset`.
+        train_split: See there.
+        eval_split: See there.
+        labels: See there.
+
+    Returns:
+        None if it has none, or cannot be opened any more.
+    """
+    if is_same_dataset(name, dataset.name):
+        reader = dataset.reader
+    elif not (is_file_list(name) and is_file_list(dataset.name)):
+        return None
+    else:
+        try:
+            reader = _open_reader(name, None, labels)
+        except (ValueError, OSError):
+            return None
+    return ImageDataset(
+        name,
+        reader,
+        find_train_split(reader, train_split),
+        find_eval_split(reader, eval_split),
+    )
 
 
 def open_dataset(

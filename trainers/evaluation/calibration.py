@@ -1,6 +1,7 @@
 """What a model decides by: thresholds, a temperature, and what it knows."""
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 
 import keras
@@ -14,8 +15,12 @@ from keras_vit.known import (
     with_features,
 )
 from keras_vit.models.features import walk_back
-from keras_vit.tables import pick
-from trainers.data.datasets import ImageDataset, find_train_split
+from keras_vit.tables import list_first, pick
+from trainers.data.datasets import (
+    ImageDataset,
+    open_comparable,
+    share_images,
+)
 from trainers.data.decoding import BadExamples
 from trainers.evaluation.label_scores import choose_thresholds, sigmoid
 from trainers.evaluation.predictions import predict_dataset
@@ -28,11 +33,13 @@ from trainers.evaluation.scores import (
     calibration_error,
     score_predictions,
 )
+from trainers.paths import ContentError
 from trainers.training.model_card import write_card
 from trainers.training.run_folder import Calibration, RunFolder
 
 MOST_FOLDS = 5  # Groups of classes that are left out, one after the other.
 LEAST_IMAGES = 10  # That can be measured on.
+NUM_LISTED = 5  # Classes in a warning.
 EQUAL = 0.01  # AUROCs that differ by no more count as equal.
 
 
@@ -98,7 +105,8 @@ def calibrate_classes(
         score: A key of SCORES. Default: the best one for the unknown images
             or, without them, for classes that are left out.
         refuse: Share of images like those of the split that may be unknown.
-        fits_temperature: Whether to fit a temperature.
+        fits_temperature: Whether to fit a temperature; if not, the model gets
+            the logits that it was trained to have.
         unknown: Images of other things, (H, W, C) in the range of the model.
         batch_size: Number of images per batch.
         bad_examples: See `predict_dataset`.
@@ -108,19 +116,22 @@ def calibrate_classes(
             only one class, or the data do not fit it.
     """
     check_choices(run, dataset, score, refuse)
-    model = run.load_model()
+    model, before = run.load_model(), load_temperature(run)
     both = with_features(model)
     found = extract_features(
         both, dataset, batch_size, run.preprocess, bad_examples
     )
-    num_classes = found.test_truths.shape[1]
+    truths = found.test_truths
+    num_classes = truths.shape[1]
 
     def split(outputs):
-        return outputs[:, :-num_classes], outputs[:, -num_classes:]
+        """Return features, and the logits of the model as it was trained."""
+        parts = outputs[:, :-num_classes], outputs[:, -num_classes:]
+        return parts[0], parts[1] * np.float32(before)
 
     train, _ = split(found.train)
+    warn_of_missing(dataset, run.load_class_names(), found.train_classes)
     features, logits = split(found.test)
-    truths = found.test_truths
     temperature, errors = choose_temperature(logits, truths, run.activation)
     if not fits_temperature:
         temperature = 1.0
@@ -160,11 +171,12 @@ def calibrate_classes(
         "calibration_error_scaled": errors[1],
         "score": kind,
         "threshold": known.threshold,
+        "refuse": refuse,
         "refused": float(np.mean(~known.is_known(scores))),
         "scores": rows,
     }
-    if temperature != 1.0:
-        scale_head(model, temperature)
+    if abs(temperature / before - 1) > 1e-6:
+        scale_head(model, temperature / before)
         run.calibration_path.unlink(missing_ok=True)
         run.save_model(model)
     calibration = Calibration(
@@ -175,6 +187,31 @@ def calibrate_classes(
     run.save_calibration(calibration)
     write_card(run, model)
     return calibration
+
+
+def load_temperature(run: RunFolder) -> float:
+    """Return what the logits of the model were divided by before."""
+    try:
+        return (
+            run.calibration.figures["temperature"] if run.calibration else 1.0
+        )
+    except ContentError:
+        return 1.0  # It is of another model.
+
+
+def warn_of_missing(dataset, names, classes):
+    """Warn of classes without images that a score can compare with."""
+    missing = [
+        repr(names[index])
+        for index in sorted(set(range(len(names))) - set(classes))
+    ]
+    if missing:
+        warnings.warn(
+            f"the split {dataset.train_split!r} has no image of "
+            f"{list_first(missing, NUM_LISTED)}: images of these may be "
+            "unknown to a score",
+            stacklevel=3,
+        )
 
 
 def check_choices(run, dataset, score, refuse):
@@ -194,15 +231,18 @@ def check_choices(run, dataset, score, refuse):
         )
     check_has_train_split(dataset)
     recipe = run.load_recipe()
-    learned = [dataset.train_split]
-    if recipe.dataset == dataset.name:
-        learned.append(find_train_split(dataset.reader, recipe.train_split))
-    for split in learned:
-        if dataset.shares_images(dataset.eval_split, split):
+    own = open_comparable(
+        dataset, recipe.dataset, recipe.train_split, labels=recipe.label_options
+    )
+    for learned in (dataset, own):
+        if learned and share_images(
+            dataset, dataset.eval_split, learned, learned.train_split
+        ):
             raise ValueError(
                 "`eval_split` must have none of the images that the model "
                 "learned from, as it knows them too well. Received: "
-                f"eval_split={dataset.eval_split!r}, with images of {split!r}"
+                f"eval_split={dataset.eval_split!r}, with images of "
+                f"{learned.train_split!r} of {learned.name}"
             )
     if dataset.num_examples(dataset.eval_split) < LEAST_IMAGES:
         raise ValueError(

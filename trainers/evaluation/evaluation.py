@@ -11,7 +11,12 @@ import numpy as np
 from keras_vit.known import KnownScore, with_features
 from keras_vit.models.features import name_activation
 from trainers.augment.augmentation import parse_augmentation
-from trainers.data.datasets import ImageDataset, find_eval_split
+from trainers.data.datasets import (
+    ImageDataset,
+    is_same_dataset,
+    open_comparable,
+    share_images,
+)
 from trainers.data.decoding import BadExamples
 from trainers.evaluation.evaluation_page import write_evaluation_page
 from trainers.evaluation.image_predictions import (
@@ -174,20 +179,26 @@ def name_chosen(
         source: What is evaluated.
         dataset: The data set.
     """
-    recipe = source.load_recipe()
-    if not recipe or recipe.dataset != dataset.name:
+    recipe, chosen = source.load_recipe(), []
+    if recipe is None:
         return {}
-    chosen = ["model"] if recipe.keep_best else []
-    if source.thresholds is not None:
-        chosen.append("thresholds")
-    own = find_eval_split(dataset.reader, recipe.eval_split)
-    if not dataset.shares_images(dataset.eval_split, own):
-        chosen = []
-    figures = source.calibration.figures if source.calibration else {}
-    if figures.get("dataset") == dataset.name and dataset.shares_images(
-        dataset.eval_split, figures["split"]
-    ):
-        chosen.append("calibration")
+
+    def has_images_of(name, split):
+        other = open_comparable(
+            dataset, name, eval_split=split, labels=recipe.label_options
+        )
+        return other and share_images(
+            dataset, dataset.eval_split, other, other.eval_split
+        )
+
+    by_it = ["model"] if recipe.keep_best else []
+    by_it += ["thresholds"] if source.thresholds is not None else []
+    if by_it and has_images_of(recipe.dataset, recipe.eval_split):
+        chosen += by_it
+    if source.calibration:
+        figures = source.calibration.figures
+        if has_images_of(figures["dataset"], figures["split"]):
+            chosen.append("calibration")
     return {"chosen_on_split": " and ".join(chosen)} if chosen else {}
 
 
@@ -214,7 +225,7 @@ def choose_folder(
     if report_dir or not source.folder:
         return report_dir
     folder, recipe = source.folder, source.load_recipe()
-    if dataset.name != recipe.dataset:
+    if not is_same_dataset(dataset.name, recipe.dataset):
         folder = folder / name_folder(f"dataset_{dataset.name}")
     if preprocess not in (None, recipe.eval_preprocess):
         folder = folder / name_folder(f"preprocess_{preprocess}")

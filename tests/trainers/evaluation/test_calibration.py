@@ -4,14 +4,18 @@ import dataclasses
 import itertools
 import json
 import shutil
+import warnings
 
 import keras
 import numpy as np
 import pytest
 from scipy.special import expit, logsumexp, softmax
 from scipy.stats import beta
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from keras_vit.known import SCORES, KnownScore, with_features
+from tests.trainers.made import write_photos
+from trainers.data.datasets import open_dataset
 from trainers.evaluation import calibration
 from trainers.evaluation.calibration import (
     auroc,
@@ -160,6 +164,26 @@ def test_classes_that_are_left_out_are_told_by_their_features():
     assert set(found) == set(SCORES)
     assert found["class_means"] > 0.999 and found["neighbors"] > 0.98
     assert all(0.4 < x <= 1 for x in found.values())
+
+
+def test_left_out_classes_are_judged_without_their_discriminant():
+    """One more than two classes: the other two share what is left out."""
+    centers = np.array([[9, 0], [0, 9], [9, 9]]) * 1.0
+    train = clusters(centers, 300, 1)
+    features, classes = clusters(centers, 120, 2)
+    truths = np.eye(3, dtype=bool)[classes]
+    found = judge_left_out(train, (features, truths))
+    expected = []
+    for left in np.array_split(np.random.default_rng(0).permutation(3), 3):
+        kept = ~np.isin(train[1], left)
+        model = LinearDiscriminantAnalysis(priors=[0.5, 0.5])
+        model.fit(train[0][kept], train[1][kept])
+        known = model.predict_proba(features).max(-1)
+        is_known = ~np.isin(classes, left)
+        expected.append(auroc(known[is_known], known[~is_known]))
+    assert found["max_probability"] == pytest.approx(
+        np.mean(expected), abs=0.01
+    )
 
 
 def test_of_two_classes_none_can_be_left_out():
@@ -380,6 +404,34 @@ def test_without_a_temperature_the_model_stays(run, digits, tmp_path):
     assert run.digest == digest and found.figures["temperature"] == 1.0
 
 
+def test_a_second_calibration_starts_from_the_trained_model(
+    sure, before, found, digits, tmp_path
+):
+    run = RunFolder(shutil.copytree(sure.folder, tmp_path / "run"))
+    again = calibrate_classes(run, digits, score="energy", refuse=0.1)
+    for name in ("temperature", "calibration_error", "threshold", "refuse"):
+        assert again.figures[name] == pytest.approx(
+            found.figures[name], rel=1e-3
+        )
+    # Without one, the logits are those of the training again.
+    calibrate_classes(run, digits, fits_temperature=False)
+    for a, b in zip(run.load_model().get_weights(), before.get_weights()):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_classes_that_a_score_cannot_compare_with_are_named(
+    run, digits, tmp_path
+):
+    run = RunFolder(shutil.copytree(run.folder, tmp_path / "run"))
+    assert set(digits.labels("train[:26]")) == set(range(9))
+    dataset = dataclasses.replace(digits, train_split="train[:26]")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        calibrate_classes(run, dataset)
+    [text] = [str(x.message) for x in caught if "no image" in str(x.message)]
+    assert "'train[:26]' has no image of '9'" in text
+
+
 @pytest.fixture
 def calibrated(run, tmp_path):
     """Return a run with a calibration that was made up."""
@@ -460,8 +512,48 @@ def test_splits_that_cannot_be_measured_on(run, digits, splits, match):
         calibrate_classes(run, dataset)
 
 
+def test_ten_images_can_be_measured_on(run, digits, tmp_path):
+    run = RunFolder(shutil.copytree(run.folder, tmp_path / "run"))
+    dataset = dataclasses.replace(digits, eval_split="test[:10]")
+    assert calibrate_classes(run, dataset).figures["num_examples"] == 10
+
+
+@pytest.mark.parametrize("kind", ["folder", "csv"])
+def test_photos_that_were_learned_are_found_under_any_name(run, tmp_path, kind):
+    """Also copies of them, in another folder."""
+    write_photos(tmp_path / "photos", [*"abcdefghij"] * 10)
+    own = open_dataset(f"folder:{tmp_path}/photos")
+    run = RunFolder(shutil.copytree(run.folder, tmp_path / "run"))
+    recipe = dataclasses.replace(run.load_recipe(), dataset=own.name)
+    run.save_recipe(recipe, own.class_names)
+    if kind == "csv":
+        name = f"csv:{tmp_path}/photos.csv"
+        rows = [
+            f"{path},{own.class_names[label]},{split}"
+            for split, files in own.reader.files.items()
+            for path, label in files
+        ]
+        text = "\n".join(["path,label,split", *rows])
+        (tmp_path / "photos.csv").write_text(text)
+    else:
+        shutil.copytree(tmp_path / "photos", tmp_path / "copies")
+        name = f"folder:{tmp_path}/./copies"
+    dataset = open_dataset(name, train_split="test", eval_split="train")
+    with pytest.raises(
+        ValueError, match="`eval_split` must have none .*photos"
+    ):
+        calibrate_classes(run, dataset)
+    recipe = dataclasses.replace(recipe, keep_best=True)
+    run.save_recipe(recipe, own.class_names)
+    assert name_chosen(run, dataset) == {}
+    dataset = dataclasses.replace(dataset, eval_split="test")
+    assert name_chosen(run, dataset) == {"chosen_on_split": "model"}
+
+
 def test_a_report_names_the_calibration_by_its_images(sure, found, digits):
     for split, says in (("test", True), ("test[3:9]", True), ("train", False)):
         dataset = dataclasses.replace(digits, eval_split=split)
         entry = name_chosen(sure, dataset).get("chosen_on_split", "")
         assert entry.endswith("calibration") == says
+    others = dataclasses.replace(digits, name="mnist")
+    assert name_chosen(sure, others) == {}
