@@ -126,18 +126,10 @@ def choose_thresholds(trainer: Trainer):
         )
 
 
-def stopped_early(trainer: Trainer) -> bool:
-    """Return whether a run is finished before its last update."""
-    is_last = trainer.loop.step >= trainer.total_steps
-    return (
-        trainer.recipe.keep_best and trainer.loop.best.is_over and not is_last
-    )
-
-
 def print_start(trainer: Trainer, chosen: ChosenRecipe):
     """Print what is trained, from what and how, before the first update."""
     print(trainer, flush=True)
-    if trainer.loop.step >= trainer.total_steps or stopped_early(trainer):
+    if trainer.is_over:
         print("This run is finished. To train again, use another run_dir.")
     if trainer.loop.step == 0:
         print_initial_weights(trainer, chosen)
@@ -153,7 +145,7 @@ def print_results(trainer: Trainer, seconds: float | None):
     """Print the results of a run, and whether it learned anything."""
     rows = read_metrics(trainer.run.metrics_path)
     keep_best = trainer.recipe.keep_best
-    if stopped_early(trainer):
+    if trainer.stopped_early:
         print(
             f"Stopped early, after {trainer.recipe.patience} evaluations in a "
             "row without a better one."

@@ -66,10 +66,10 @@ def test_a_run_that_is_finished_says_so(recipe, tmp_path, capsys):
         trainer.loop.best.judge({"val_loss": 1.0})
     trainers.train.print_start(trainer, chosen)
     assert said in capsys.readouterr().out
-    assert trainers.train.stopped_early(trainer)
+    assert trainer.stopped_early
     # In the last update, nothing is left to stop.
     finished = dataclasses.replace(trainer, total_steps=trainer.loop.step)
-    assert not trainers.train.stopped_early(finished)
+    assert not finished.stopped_early
 
 
 def test_a_model_no_better_than_guessing_is_named(run, capsys, monkeypatch):

@@ -349,6 +349,7 @@ class RunFolder:
         }
         if self.model_path.exists() and self.recipe_path.exists():
             content["thresholds"] = self.thresholds
+            content["finished_step"] = self.finished_step
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.recipe_path, json.dumps(content, indent=2))
 
@@ -358,7 +359,19 @@ class RunFolder:
         Args:
             thresholds: In the order of the class names.
         """
-        content = {**self._read(dict), "thresholds": thresholds}
+        self._add(thresholds=thresholds)
+
+    def save_finished_step(self, step: int):
+        """Write that the files of the run are those of its last update."""
+        self._add(finished_step=step)
+
+    @property
+    def finished_step(self) -> int | None:
+        """The update of which the files of the run are; None of an open one."""
+        return self._read(lambda content: content.get("finished_step"))
+
+    def _add(self, **entries):
+        content = self._read(dict) | entries
         write_atomically(self.recipe_path, json.dumps(content, indent=2))
 
     def load_recipe(self) -> Recipe:

@@ -382,6 +382,7 @@ class Trainer:
                 checkpoints, or another process trains in the folder.
         """
         recipe, run, loop = self.recipe, self.run, self.loop
+        was_finished = self.is_finished
         with run.claimed() if self.is_writer else contextlib.nullcontext():
             if self.is_writer:
                 self.prepare_folder()
@@ -402,7 +403,8 @@ class Trainer:
             is_kept = loop.best and run.model_path.exists()
             loop.optimizer.assign_averages()
             with loop.name_lost_workers(), loop.engine.whole(loop.model):
-                if self.is_writer:
+                # What was calibrated since is left as it is.
+                if self.is_writer and not was_finished:
                     if not is_kept:
                         self.keep_model()
                     finish(self)
@@ -415,8 +417,30 @@ class Trainer:
                     write_card(
                         run, run.load_model() if is_other else loop.model
                     )
+                    run.save_finished_step(loop.step)
             loop.engine.part_from_all()
         return logs
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no update is left, or patience has come to an end."""
+        is_last = self.loop.step >= self.total_steps
+        return is_last or self.stopped_early
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether training ended before its last update."""
+        is_last = self.loop.step >= self.total_steps
+        return self.recipe.keep_best and self.loop.best.is_over and not is_last
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has all files that it ends with."""
+        run = self.run
+        has_files = run.recipe_path.exists() and run.model_path.exists()
+        return (
+            self.is_over and has_files and run.finished_step == self.loop.step
+        )
 
     @property
     def is_writer(self) -> bool:

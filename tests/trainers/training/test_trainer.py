@@ -38,9 +38,24 @@ def test_a_finished_run_has_its_files_and_is_not_trained_again(run):
         [row] = csv.DictReader(file)
     assert float(row["step"]) == run.load_recipe().total_steps == 4
     before = run.load_model().get_weights()
-    logs = prepare(run.load_recipe(), str(run.folder)).train()
+    # What was calibrated since stays.
+    digest, notes = run.digest, run.card_path.read_text() + "More."
+    run.card_path.write_text(notes)
+    trainer = prepare(run.load_recipe(), str(run.folder))
+    logs = trainer.train(finish=None)
     assert logs["val_accuracy"] == pytest.approx(float(row["val_accuracy"]))
+    assert run.digest == digest and run.card_path.read_text() == notes
+    # Without its model, or with more updates, the run is not finished.
+    assert trainer.is_finished
+    run.save_finished_step(3)
+    assert not trainer.is_finished
+    run.save_finished_step(4)
+    assert not dataclasses.replace(trainer, total_steps=5).is_finished
+    run.model_path.unlink()
+    assert not trainer.is_finished
+    trainer.train()
     equal(before, run.load_model().get_weights())
+    assert trainer.is_finished
 
 
 @pytest.mark.parametrize("first_step", [0, 2])
