@@ -1,11 +1,14 @@
 """The small model that the exports are tested on, its images and a bundle."""
 
+import numpy as np
 import pytest
 
-from keras_vit import VisionTransformer
+from keras_vit import VisionTransformer, preprocess_input
 from keras_vit.export import FORMATS, QUANTIZATIONS, Serving, export_model
 from tests.export.web_engine import stand_in_engine
-from tests.tiny import noise, randomize, tiny_config
+from tests.shared import made_once
+from tests.tiny import randomize, tiny_config
+from tests.trainers.conftest import graphs_as_written  # noqa: F401
 
 IMAGE_SIZE = (32, 24)
 # With all that XML, JSON and lines of text could break.
@@ -23,8 +26,14 @@ def make_model(dtype=None, **choices):
 
 
 @pytest.fixture(scope="session")
-def images():
-    return noise(16, *IMAGE_SIZE, 3, seed=1, scale=0.5).clip(-1, 1)
+def pixels():
+    random = np.random.default_rng(4)
+    return random.integers(0, 256, (96, *IMAGE_SIZE, 3), "uint8")
+
+
+@pytest.fixture(scope="session")
+def images(pixels):
+    return preprocess_input(pixels)
 
 
 @pytest.fixture(scope="session")
@@ -45,19 +54,18 @@ def engine():
         yield folder
 
 
-@pytest.fixture(scope="session")
-def bundle(model, images, tmp_path_factory):
+def export_all(folder, model, images, serving):
     """Return the comparison of each file of an export in all formats."""
     for package in ("onnx", "tf2onnx", "openvino", "ai_edge_quantizer"):
         pytest.importorskip(package)
     with stand_in_engine() as engine:
         report = export_model(
             model,
-            tmp_path_factory.mktemp("bundle"),
+            folder,
             images,
             [*FORMATS],
             name="pets",
-            serving=Serving(class_names=NAMES, top=3, use_attention=True),
+            serving=serving,
             tflite_quantizations=[*QUANTIZATIONS],
             tflite_batch_size=None,
             calibration_images=images,
@@ -65,6 +73,39 @@ def bundle(model, images, tmp_path_factory):
             **QUIET,
         )
     return {agreement.kind: agreement for agreement in report.agreements}
+
+
+@pytest.fixture(scope="session")
+def thresholds(model, images):
+    """Return a threshold for each label, between all images and one.
+
+    Those of even labels are at the largest probability, the others at the
+    least; by turns just below it and just above: outputs may differ by 1e-5.
+    """
+    found = 1 / (1 + np.exp(-model.predict_on_batch(images).astype("float64")))
+    label = np.arange(7)
+    ends = np.where(label % 2, found.min(axis=0), found.max(axis=0))
+    return ends - 1e-4 * (-1) ** (label // 2)
+
+
+@pytest.fixture(scope="session")
+def serving(thresholds):
+    return Serving(
+        class_names=NAMES,
+        activation="sigmoid",
+        thresholds=thresholds,
+        use_attention=True,
+    )
+
+
+@pytest.fixture(scope="session")
+def bundle(model, images, serving, tmp_path_factory):
+    """Return the comparison of each file of an export in all formats."""
+    return made_once(
+        tmp_path_factory,
+        "bundle",
+        lambda folder: export_all(folder, model, images, serving),
+    )
 
 
 # The kind of the float32 file of each format.

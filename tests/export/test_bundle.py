@@ -12,10 +12,7 @@ from keras_vit import Preprocessing
 from keras_vit.export import (
     FORMATS,
     QUANTIZATIONS,
-    Agreement,
     DisagreementError,
-    ExportReport,
-    Latency,
     Serving,
     Tolerance,
     export_model,
@@ -293,28 +290,6 @@ def test_what_is_published_together_appears_at_once(tmp_path):
         # A server that looks now sees no version.
         assert not list(tmp_path.glob("*/x/[!.]*"))
     assert files(tmp_path) == ["a/x/1/file", "b/x/1/file"]
-
-
-def test_report_shows_times_and_notes(tmp_path):
-    agreements = [
-        Agreement("a", "saved_model", 2**20, 1, 1e-6, 1e-7, 1.0, 1.0),
-        Agreement("b", "onnx", 2**21, 1, 0.5, 0.1, 0.9, 0.5, (), ("is odd",)),
-    ]
-    times = [
-        Latency("saved_model", 1, 4, 12.345, 10.0, 1.2345),
-        Latency("onnx", 1, 4, reason="was not there"),
-    ]
-    report = ExportReport("x", 3, 1000, tuple(agreements), tuple(times))
-    lines = str(report).splitlines()
-    rows = [line.strip("| ").split(" | ") for line in lines if "|" in line]
-    assert rows[2] == [
-        *("saved_model", "1.00", "1.0e-06", "1.000000", "100.00%"),
-        *("1.23 (12.3 ms)", "ok"),
-    ]
-    assert rows[3] == [
-        *("onnx", "2.00", "5.0e-01", "0.900000", "50.00%", "-", "see below"),
-    ]
-    assert lines[-2:] == ["- onnx: is odd", "- latency of onnx: was not there"]
 
 
 def test_folders_that_were_there_stay(model, images, tmp_path):

@@ -4,8 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.export import FORMATS, export_file, latency
-from keras_vit.export.formats.tflite import to_tflite
+from keras_vit.export import FORMATS, latency
 from keras_vit.export.latency import (
     PROGRAM,
     READY,
@@ -59,26 +58,18 @@ def test_ratios_are_of_neighbours_in_time(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def exports(shallow, images, tmp_path_factory):
+def exports(bundle, tmp_path_factory):
     folder = tmp_path_factory.mktemp("latency")
-    paths = {
-        "saved_model": folder / "1",
-        "tflite": folder / "model.tflite",
-        "tflite of 1": folder / "model1.tflite",
-        "int8": folder / "int8.tflite",
+    (folder / "model.txt").touch()
+    return {
+        "saved_model": bundle["saved_model"].path,
+        "tflite": bundle["tflite float32"].path,
+        # A browser gives the model an image at a time.
+        "tflite of 1": f"{bundle['web float32'].path}/model.tflite",
+        "int8": bundle["tflite int8"].path,
         "unknown": folder / "model.txt",
         "missing": folder / "missing.tflite",
     }
-    export_file(shallow, paths["saved_model"], images)
-    for name, variant, batch_size in (
-        ("tflite", "float32", None),
-        ("tflite of 1", "float32", 1),
-        ("int8", "int8", None),
-    ):
-        content = to_tflite(shallow, variant, batch_size, images)
-        paths[name].write_bytes(content)
-    paths["unknown"].touch()
-    return paths
 
 
 @pytest.mark.parametrize("format", [f for f in FORMATS if f != "web"])
@@ -100,7 +91,7 @@ def test_every_format_is_really_run(format, bundle, model, monkeypatch):
 
 @pytest.mark.slow
 def test_processes_of_so_many_threads_measure_in_turn(
-    shallow, exports, monkeypatch, tmp_path
+    model, exports, monkeypatch, tmp_path
 ):
     log = tmp_path / "log"
     program = PROGRAM.replace(
@@ -115,7 +106,7 @@ with open({str(log)!r}, "a") as file:
     print(threads, in_turn, begin, time.monotonic(), file=file)
 """
     monkeypatch.setattr(latency, "PROGRAM", "import time" + program)
-    rows = measure_latency(shallow, exports, [2, 1], 2, repetitions=5)
+    rows = measure_latency(model, exports, [2, 1], 2, repetitions=5)
     lines = [line.split() for line in log.read_text().splitlines()]
     assert [line[:2] for line in lines] == [["2", "1"], ["1", "1"]]
     assert float(lines[0][3]) < float(lines[1][2])

@@ -7,40 +7,43 @@ from keras_vit.serving.models import ServedModel
 from tests.serving.made import LEAST, THRESHOLDS, export_model, write_odd_model
 from tests.serving.running import run_server
 from tests.serving.servers import SERVERS, Models
+from tests.shared import made_once
+
+
+def exported(tmp_path_factory, name, place, **choices):
+    """Return a folder of an export at a place in it."""
+
+    def make(folder):
+        export_model(folder / place, **choices)
+        return folder
+
+    return made_once(tmp_path_factory, name, make)
 
 
 @pytest.fixture(scope="session")
 def zoo(tmp_path_factory):
     """Return a folder of version 3 of the exported model `zoo`."""
-    folder = tmp_path_factory.mktemp("zoo")
-    export_model(folder / "zoo" / "3", seed=0)
-    return folder
+    return exported(tmp_path_factory, "zoo", "zoo/3", seed=0)
 
 
 @pytest.fixture(scope="session")
 def other_zoo(tmp_path_factory):
     """Return the folder of another model of the same name."""
-    folder = tmp_path_factory.mktemp("other_zoo")
-    export_model(folder / "zoo" / "3", seed=1)
-    return folder
+    return exported(tmp_path_factory, "other_zoo", "zoo/3", seed=1)
 
 
 @pytest.fixture(scope="session")
 def tags(tmp_path_factory):
     """Return a folder of version 1 of the model `tags`: several labels."""
-    folder = tmp_path_factory.mktemp("tags")
-    choices = {"activation": "sigmoid", "thresholds": THRESHOLDS}
-    export_model(folder / "tags" / "1", seed=0, top=None, **choices)
-    return folder
+    choices = {"activation": "sigmoid", "thresholds": THRESHOLDS, "top": None}
+    return exported(tmp_path_factory, "tags", "tags/1", seed=0, **choices)
 
 
 @pytest.fixture(scope="session")
 def knows(tmp_path_factory):
     """Return a folder of version 1 of `knows`: some images are unknown."""
-    folder = tmp_path_factory.mktemp("knows")
     known = KnownScore("max_probability", threshold=LEAST)
-    export_model(folder / "knows" / "1", seed=0, known=known)
-    return folder
+    return exported(tmp_path_factory, "knows", "knows/1", seed=0, known=known)
 
 
 @pytest.fixture(scope="session")
