@@ -57,6 +57,22 @@ collect_ignore = (
     ]
 )
 
+# Nor is there a need to test again what no backend computes: pictures and pages
+# of arrays, and files.
+if keras.backend.backend() != "tensorflow":
+    collect_ignore += [
+        f"tests/{name}.py"
+        for name in (
+            "analysis/test_callbacks",
+            "analysis/test_gallery",
+            "analysis/test_page",
+            "analysis/test_page_in_browser",
+            "analysis/test_plots",
+            "preprocessing/test_image_files",
+            "preprocessing/test_settings",
+        )
+    ]
+
 # The kernels of a backend import it.
 collect_ignore += [
     f"keras_vit/layers/kernels_{backend}.py"

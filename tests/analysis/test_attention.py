@@ -14,7 +14,7 @@ from keras_vit.analysis import (
     mean_attention_distance,
 )
 from tests.analysis.cases import CHOICES, images_of, model_of
-from tests.golden.reader import FOLDER
+from tests.golden import FOLDER
 from tests.tiny import (
     to_numpy,
 )

@@ -1,10 +1,11 @@
-"""The callback that draws while a model is trained, under any backend."""
+"""The callback that draws while a model is trained."""
 
 import sys
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from matplotlib.figure import Figure
 
 from keras_vit import VisionTransformer
@@ -18,10 +19,6 @@ from keras_vit.analysis import (
 from keras_vit.analysis.callbacks import AttentionPictures
 from keras_vit.preprocessing.description import from_range
 from tests.tiny import noise, randomize, tiny_config, to_numpy
-
-tf = pytest.importorskip(
-    "tensorflow", reason="what TensorBoard reads is written by TensorFlow"
-)
 
 SIZE = 16
 ALL = {
@@ -95,9 +92,6 @@ def logged(folder):
     return found
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() == "jax", reason="Two minutes there."
-)
 @pytest.mark.slow(30)
 def test_training_under_keras_goes_on_as_without_it_to_the_bit(tmp_path, quick):
     """Weights, seeds of dropout, the optimizer, the order of the images."""

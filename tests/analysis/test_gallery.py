@@ -1,6 +1,5 @@
 """The folder of pictures: which files, of which models, with which words."""
 
-import keras
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -11,10 +10,6 @@ from keras_vit.analysis import gallery, plots, representation_similarity
 from keras_vit.analysis.gallery import NamedImages, Subject, write_gallery
 from tests.tiny import noise, randomize, tiny_config
 
-pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow",
-    reason="What is drawn are arrays: one backend is enough.",
-)
 NAMES = [f"class {i}" for i in range(7)]
 
 

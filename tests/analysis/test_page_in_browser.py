@@ -2,7 +2,6 @@
 
 import re
 
-import keras
 import numpy as np
 import pytest
 
@@ -18,10 +17,6 @@ from tests.analysis.browsing import (
 from tests.analysis.inspections import HEADLESS, make_inspection
 from tests.analysis.test_page import NASTY
 
-pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow",
-    reason="The page is made of arrays: one backend is enough.",
-)
 GRID = (3, 4)
 INSPECTION = make_inspection(GRID)
 # As finely as numbers are stored, and shown in three digits.

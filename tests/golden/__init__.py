@@ -1,0 +1,3 @@
+import pathlib
+
+FOLDER = pathlib.Path(__file__).parent

@@ -1,19 +1,18 @@
 """The golden checkpoints: weights of other libraries and their outputs."""
 
 import functools
-import pathlib
 
 import numpy as np
 
 from keras_vit import VisionTransformer, from_checkpoint
 from keras_vit.weights.containers import Array, File, open_file
 from keras_vit.weights.families import LAYOUTS
+from tests.golden import FOLDER
 from tests.tiny import randomize, tiny_config, to_numpy
 
 TOKEN = "official_token.npz"
 TIMM = "timm_token.safetensors"
 
-FOLDER = pathlib.Path(__file__).parents[1] / "golden"
 NAMES = [
     *sorted(path.name for path in FOLDER.glob("official_*[a-z].npz")),
     *sorted(path.name for path in FOLDER.glob("big_vision_*[a-z].npz")),

@@ -2,12 +2,10 @@
 
 import json
 
-import keras
 import numpy as np
 import pytest
 
 from keras_vit import from_checkpoint, load_checkpoint, save_checkpoint
-from keras_vit.models.features import run_with_scores
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.weights.containers import open_file
 from keras_vit.weights.write import WRITERS
@@ -15,17 +13,13 @@ from tests.tiny import randomize, to_numpy
 from tests.weights.cases import (
     FOLDER,
     NAMES,
-    answer_of,
     arguments_of,
-    expected_of,
     family_of,
     model_of,
-    other_gelu,
     path_of,
-    tolerance_of,
 )
+from tests.weights.test_golden_answers import answer, close, each_case
 
-each_case = pytest.mark.parametrize("name", NAMES)
 WRITTEN = [name for name in NAMES if family_of(name) in WRITERS]
 ENDINGS = {"official": ".npz", "big_vision": ".npz", "timm": ".safetensors"}
 # What a family has no way to say, and the words of the error.
@@ -52,38 +46,18 @@ TWINS = {"keras_hub_whole.weights.h5": "keras_hub"}
 TWINS["vit_keras.weights.h5"] = "vit_keras.h5"
 
 
-def answer(model, name):
-    return to_numpy(model(expected_of(name)["x"]))
-
-
-def part_answer(model, layer, name):
-    part = keras.Model(model.input, model.get_layer(layer).output)
-    return answer(part, name)
-
-
-def close(actual, expected, tolerance):
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
-
-
 def arrays_of(path):
     with open_file(path) as checkpoint:
         return {name: checkpoint.read(name) for name in checkpoint.arrays}
 
 
 def test_all_golden_checkpoints_are_cases():
-    files = {path.name for path in FOLDER.iterdir()}
-    files = {name for name in files if not name.endswith(".expected.npz")}
-    files = {
-        name for name in files if not name.endswith((".json", ".py", ".tsv"))
-    }
-    others = {"README.md", "__pycache__", "position_resize.npz", "version_0_1"}
+    names = {path.name for path in FOLDER.iterdir()}
+    ends = (".expected.npz", ".json", ".py", ".tsv", ".md")
+    names = {name for name in names if not name.endswith(ends)}
+    others = {"__pycache__", "position_resize.npz", "version_0_1"}
     others |= {"hf_vit_mae"}  # For tests/pretraining.
-    assert files - others == set(NAMES)
-
-
-@each_case
-def test_the_model_answers_as_its_source(name):
-    close(answer(model_of(name), name), answer_of(name), tolerance_of(name))
+    assert names - others == set(NAMES)
 
 
 @each_case
@@ -95,55 +69,6 @@ def test_nothing_is_left_over(name):
         stored = set(checkpoint.arrays)
     assert stored == set(report.used) | set(report.ignored)
     assert all("optimizer/" in entry for entry in report.ignored)
-
-
-@each_case
-def test_the_other_gelu_answers_otherwise(name):
-    kind = other_gelu(model_of(name).config.activation)
-    other = from_checkpoint(
-        path_of(name), **arguments_of(name), activation=kind
-    )
-    assert other.config.activation == kind
-    assert np.abs(answer(other, name) - answer_of(name)).max() > 1e-5
-
-
-@each_case
-def test_tokens_of_every_block(name):
-    expected, model = expected_of(name), model_of(name)
-    flax = "tokens/Transformer/encoderblock_{}"
-    keys = [
-        key
-        for index in range(model.config.depth)
-        for key in (flax.format(index), f"hidden/{index + 1}")
-        if key in expected
-    ]
-    # Not every library gives them; those that do give all of them.
-    has_them = name.startswith("official") or name == "hf_vit"
-    assert len(keys) == (model.config.depth if has_them else 0)
-    for index, key in enumerate(keys):
-        tokens = part_answer(model, f"block_{index:02d}", name)
-        close(tokens, expected[key], tolerance_of(name))
-
-
-@pytest.mark.parametrize(
-    "name",
-    [name for name in NAMES if "big_vision" in name or "timm_to" in name],
-)
-def test_encoded_tokens(name):
-    expected = expected_of(name)
-    key = "encoded" if "encoded" in expected else "tokens"
-    tokens = part_answer(model_of(name), "encoder_norm", name)
-    close(tokens, expected[key], tolerance_of(name))
-
-
-def test_attention_maps():
-    model, expected = model_of("hf_vit"), expected_of("hf_vit")
-    before = "position_embedding"
-    for index in range(model.config.depth):
-        tokens = part_answer(model, before, "hf_vit")
-        before = f"block_{index:02d}"
-        _, scores = run_with_scores(model.get_layer(before), tokens)
-        close(to_numpy(scores), expected[f"attention/{index}"], 1e-6)
 
 
 @pytest.mark.parametrize("name", WRITTEN)

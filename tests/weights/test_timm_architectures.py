@@ -10,7 +10,7 @@ from keras_vit.weights.families.timm_tables import (
     heads_of,
     settings_of,
 )
-from tests.golden.reader import FOLDER
+from tests.golden import FOLDER
 
 with open(FOLDER / "timm_architectures.tsv", encoding="utf-8") as file:
     ROWS = {
