@@ -1,4 +1,4 @@
-"""The rules of resizing, and of patch kernels, against other code."""
+"""The rules of resizing tables, patch kernels and channels, by other code."""
 
 import itertools
 
@@ -8,11 +8,13 @@ from keras import ops
 
 from keras_vit.layers.resize import (
     RESIZES,
+    adapt_channels,
     inverse_patch_resize,
     read_position_grid,
     resize_grid,
     resize_patch_kernel,
     resize_position_grid,
+    resize_positions,
 )
 from tests.tiny import noise, to_numpy
 
@@ -200,3 +202,87 @@ def test_the_inverse_of_a_patch_resize_by_hand():
         resize_patch_kernel(kernel, 2, "bilinear")[..., 0, 0],
         [[10, 18], [42, 50]],
     )
+
+
+# ------------------------------------------------------------- position tables
+
+
+@pytest.mark.parametrize("new", [(1, 1), (2, 9), (5, 3), (7, 7), (24, 20)])
+def test_official_is_what_the_layer_does(new):
+    table = noise(3, 5, 4)
+    expected = to_numpy(resize_position_grid(table, new)).reshape(-1, 4)
+    actual = resize_positions(table.reshape(-1, 4), (3, 5), new, "official")
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
+
+
+@each_rule
+@pytest.mark.parametrize("new", [(3, 3), (5, 2), (4, 6)])
+def test_positions_are_resized_along_rows_and_columns(method, new):
+    table = noise(15, 2)
+    actual = resize_positions(table, (3, 5), new, method)
+    grid = table.reshape(3, 5, 2)
+    for axis, size in enumerate(new):
+        # Some cut the positions out of a square.
+        whole = max(new) if method.endswith("_square") else size
+        # DINO moves them a little.
+        whole += 0.1 if method == "bicubic_offset" else 0
+        matrix = RESIZES[method](size, grid.shape[axis], whole)
+        grid = np.apply_along_axis(lambda row, m=matrix: m @ row, axis, grid)
+    np.testing.assert_allclose(actual, grid.reshape(-1, 2), atol=1e-6)
+
+
+@each_rule
+@pytest.mark.parametrize("num_prefix", [0, 2])
+def test_rows_before_the_grid_stay(method, num_prefix):
+    table = noise(num_prefix + 6, 4)
+    actual = resize_positions(table, (2, 3), (4, 5), method)
+    assert actual.shape == (num_prefix + 20, 4)
+    np.testing.assert_array_equal(actual[:num_prefix], table[:num_prefix])
+    # And they have no part in the rest.
+    without = resize_positions(table[num_prefix:], (2, 3), (4, 5), method)
+    np.testing.assert_array_equal(actual[num_prefix:], without)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_the_table_keeps_its_type_and_its_numbers(dtype):
+    table = noise(7, 4).astype(dtype)
+    before = table.copy()
+    table.flags.writeable = False
+    for new in ([2, 3], (3, 2)):
+        actual = resize_positions(table, (2, 3), new, "bicubic")
+        assert actual.dtype == dtype
+    same = resize_positions(table, (2, 3), (2, 3), "bicubic")
+    np.testing.assert_array_equal(same, table)
+    np.testing.assert_array_equal(table, before)
+
+
+def test_an_unknown_rule_is_an_error_even_if_nothing_is_resized():
+    with pytest.raises(ValueError, match="`position_resize` must be one of"):
+        resize_positions(noise(4, 2), (2, 2), (2, 2), "nearest")
+
+
+# -------------------------------------------------------------------- channels
+
+
+def test_channels_are_repeated_in_turn_and_scaled():
+    kernel = noise(4, 4, 3, 5)
+    adapted = adapt_channels(kernel, 5)
+    assert adapted.shape == (4, 4, 5, 5)
+    for channel, source in enumerate([0, 1, 2, 0, 1]):
+        np.testing.assert_allclose(
+            adapted[:, :, channel], kernel[:, :, source] * 0.6, rtol=1e-6
+        )
+
+
+# Also a grey image in the place of its copies.
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 6])
+def test_equal_channels_keep_their_sum_and_the_kernel_its_type(channels):
+    # Where all channels are the same, any number of them sums to as much.
+    kernel = np.repeat(noise(2, 2, 1, 4), 3, axis=2)
+    before = kernel.copy()
+    adapted = adapt_channels(kernel, channels)
+    assert adapted.dtype == kernel.dtype
+    np.testing.assert_allclose(
+        adapted.sum(axis=2), kernel.sum(axis=2), atol=1e-5
+    )
+    np.testing.assert_array_equal(kernel, before)

@@ -39,17 +39,6 @@ def test_the_message_names_the_call_that_works(wrapper):
     assert found.name == "a_vit"
 
 
-def test_each_of_several_is_named():
-    pixels = keras.Input((32, 32, 3))
-    members = [make(name)(pixels) for name in ("one", "two")]
-    model = keras.Model(pixels, keras.layers.Average()(members))
-    with pytest.raises(
-        ValueError,
-        match=r"of it: model.get_layer\('one'\) or model.get_layer\('two'\)\.",
-    ):
-        check_vision_transformer(model)
-
-
 def test_a_clone_without_a_configuration_is_told_apart():
     vit = make()
     with pytest.raises(ValueError, match="from_config.*Received: Functional"):

@@ -87,18 +87,6 @@ def test_a_damaged_array_is_outvoted_and_named(tmp_path):
         assert words in str(error.value)
 
 
-def test_all_blocks_have_biases_of_queries_or_none(tmp_path):
-    arrays = stored_in(TIMM)
-    lost = arrays.pop("blocks.1.attn.qkv.bias")
-    np.savez(tmp_path / "m.npz", **arrays)
-    with pytest.raises(ValueError, match="missing: blocks.1.attn.qkv.bias"):
-        from_checkpoint(tmp_path / "m.npz", num_heads=3)
-    arrays.pop("blocks.0.attn.qkv.bias")
-    np.savez(tmp_path / "m.npz", **arrays)
-    model = from_checkpoint(tmp_path / "m.npz", num_heads=3)
-    assert model.config.qkv_bias == "none" and lost.any()
-
-
 def test_a_norm_after_the_pooling_implies_averaging(tmp_path):
     """timm has fc_norm where it averages, the class token or not."""
     arrays = forms.renamed(stored_in(TIMM), (r"^norm\.", "fc_norm."))

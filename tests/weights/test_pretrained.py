@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from keras_vit import HUB_MODELS, PRETRAINED, VARIANTS, ViT_Ti16
-from keras_vit.applications import BUILDERS, find_weights
+from keras_vit.applications import find_weights
 from keras_vit.layers.resize import resize_positions
 from keras_vit.weights import from_checkpoint
 from keras_vit.weights.families.family import shapes_of
@@ -143,13 +143,6 @@ def test_a_name_tells_the_variant_and_the_training(name):
     has_layer = tag == "i21k" or tag.endswith("ep")
     assert config.representation_size == (config.width if has_layer else None)
     assert config.activation == "tanh"
-
-
-def test_a_builder_names_its_checkpoints():
-    text = " ".join(BUILDERS["R26_ViT_B32"].__doc__.split())
-    assert "with or without the variant: 'i21k';" in text
-    text = " ".join(BUILDERS["ViT_G14"].__doc__.split())
-    assert "with or without the variant: none yet;" in text
 
 
 @pytest.mark.parametrize("nickname", NAMES_OF_AUGREG)
@@ -397,9 +390,3 @@ def test_another_variant_is_an_error_that_names_the_differences(timm):
         tiny(path_of("official_hybrid_root_only.npz"))
     with pytest.raises(ValueError, match="num_heads=3 and not 4"):
         tiny(path_of("official_token.npz"), num_heads=4)
-
-
-def test_a_file_in_the_home_folder(timm, monkeypatch):
-    monkeypatch.setenv("HOME", str(timm.parent))
-    monkeypatch.setenv("USERPROFILE", str(timm.parent))
-    assert_answers(tiny(f"~/{timm.name}"), answer_of(TIMM))
