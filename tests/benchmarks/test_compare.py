@@ -99,16 +99,6 @@ def test_csv_has_a_row_for_every_package(tmp_path):
     assert ours["mfu"] == ""
 
 
-def test_markdown_has_description_rates_and_results():
-    page = compare.format_page(
-        [RESULT], ["ours", "keras-hub"], ["torch"], ["a machine"]
-    )
-    assert "- a machine\n" in page
-    case = "\n| S/16 | forward, float32 | 8 "
-    assert case + "| 4.00 | 4.00 | 1.00 (0.75 to 1.50) |\n" in page
-    assert case + "| 372 | 16.00 | 25% | 3 | 5 |\n" in page
-
-
 def test_the_machine_is_described_without_its_name_or_paths():
     lines = harness.describe_machine({"keras": "3.15.1"}, 2)
     assert "keras 3.15.1" in lines[-1]

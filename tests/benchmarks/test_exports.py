@@ -43,17 +43,6 @@ def test_ratio_is_the_median_over_the_rounds_to_the_fastest_of_timm():
     assert WITHOUT_TIMM.ratio("onnx") is None
 
 
-def test_the_table_has_a_row_a_contender_and_a_column_a_case():
-    other = dataclasses.replace(RESULT, threads=1, batch_size=1)
-    page = exports.format_page([RESULT, other], ["a machine"])
-    assert "- a machine\n" in page
-    assert "| 2 threads, batch 8 | 1 thread, batch 1 |" in page
-    row = "| ours | LiteRT | int8 | 500.00 (6.00) | 500.00 (6.00) |"
-    assert row in page
-    assert "ours LiteRT 2000.00 ms, timm ONNX Runtime 3000.00 ms" in page
-    assert "| 1000.00 |" in exports.format_page([WITHOUT_TIMM], [])
-
-
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -170,36 +170,6 @@ def test_a_trial_has_the_settings_and_measures_of_its_arm(
     assert trials[0].more == {"count": 3}
 
 
-def test_tables_show_the_choice_and_the_report():
-    some = dataclasses.replace(TWO, columns={"n": int, "x": float, "s": str})
-
-    def trials(purpose, arm, rate, accuracies):
-        return [
-            Trial(purpose, arm, rate, seed, *SIZES, accuracy, 1 - accuracy)
-            for seed, accuracy in enumerate(accuracies)
-        ]
-
-    found = [
-        *trials(CHOICE, "a", 0.3, [0.0, 1.0]),
-        *trials(CHOICE, "b", 0.1, [0.5]),
-        *trials(REPORT, "a", 0.3, [0.9, 0.5, 0.7]),
-        *trials(REPORT, "b", 0.1, [0.25]),
-    ]
-    for trial in found:
-        trial.more.update(n=1234, x=0.125, s="text")
-    choice_table, report_table = study.describe(some, found).split("\n\n")
-    assert choice_table.splitlines()[0] == "| learning rate | 0.1 | 0.3 |"
-    assert choice_table.splitlines()[2:] == ["| a |  | 50.00 % |"] + [
-        "| b | 50.00 % |  |"
-    ]
-    assert report_table.splitlines()[2:] == [
-        "| a | 1,000 | 0.3 | 70.00 % | 50.00 % to 90.00 % | 0.3000 | 1,234 "
-        "| 0.125 |",
-        "| b | 1,000 | 0.1 | 25.00 % | 25.00 % to 25.00 % | 0.7500 | 1,234 "
-        "| 0.125 |",
-    ]
-
-
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_published_rows_are_those_of_the_settings(name, tried, tmp_path):
     """A study that goes on from its published file trains nothing.
