@@ -9,11 +9,12 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import warnings
 
 import numpy as np
 import pytest
 
-from keras_vit import save_checkpoint
+from keras_vit import from_checkpoint, save_checkpoint
 
 
 def find_python():
@@ -71,6 +72,46 @@ def work(requests, folder, name):
     return json.loads(path.with_suffix(".errors.json").read_text())
 
 
+def build(task, requests, folder):
+    """Let it make models, each by a request; return a way to their folders.
+
+    The requests are named. They get a seed each.
+    """
+    rows = [
+        {"task": task, "folder": folder / name, "seed": seed, **request}
+        for seed, (name, request) in enumerate(requests.items())
+    ]
+    errors = dict(zip(requests, work(rows, folder, task)))
+
+    def folder_of(name):
+        assert errors[name] is None, errors[name]
+        return folder / name
+
+    return folder_of
+
+
+@functools.cache
+def read(path):
+    """Return the model of a folder, which must not be changed.
+
+    Images that want another mode of `preprocess_input` are noted.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*preprocess_input")
+        return from_checkpoint(path)
+
+
+def arrays_in(path):
+    with np.load(path) as file:
+        return {key: file[key] for key in file.files}
+
+
+def is_close(actual, expected, tolerance=1e-5):
+    """Compare answers; the tolerance is in parts of the largest."""
+    assert actual.shape == expected.shape
+    assert np.abs(actual - expected).max() < tolerance * np.abs(expected).max()
+
+
 def close(actual, expected, tolerance, label):
     assert actual.shape == expected.shape
     np.testing.assert_allclose(
@@ -105,6 +146,5 @@ def answer_there(models, layout, folder, images):
     answers = dict(zip(requests, errors))
     for name, error in answers.items():
         if error is None:
-            with np.load(requests[name]["output"]) as file:
-                answers[name] = {key: file[key] for key in file.files}
+            answers[name] = arrays_in(requests[name]["output"])
     return answers

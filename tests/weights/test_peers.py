@@ -22,7 +22,14 @@ from keras_vit.layers.resize import (
     resize_positions,
 )
 from tests.tiny import randomize, to_numpy
-from tests.weights.peer_process import HYBRID, MARKS, close, work
+from tests.weights.peer_process import (
+    HYBRID,
+    MARKS,
+    arrays_in,
+    build,
+    close,
+    work,
+)
 
 pytestmark = MARKS
 
@@ -349,31 +356,7 @@ def built(peers_folder):
     requests = {name: case.build for name, case in {**TIMM, **DOUBTFUL}.items()}
     for name, (case, _) in REFUSED.items():
         requests[name] = {**case.build, "images": None}
-    rows = [
-        {
-            "task": "build_timm",
-            "folder": str(peers_folder / name),
-            "seed": seed,
-            **build,
-        }
-        for seed, (name, build) in enumerate(requests.items())
-    ]
-    rows.append(
-        {
-            "task": "resample",
-            "output": str(peers_folder / "resample.npz"),
-            **RESAMPLE,
-        }
-    )
-    errors = dict(
-        zip([*requests, "resample"], work(rows, peers_folder, "build"))
-    )
-
-    def folder_of(key):
-        assert errors[key] is None, errors[key]
-        return peers_folder / key
-
-    return folder_of
+    return build("build_timm", requests, peers_folder)
 
 
 def source_of(path):
@@ -383,8 +366,7 @@ def source_of(path):
 
 
 def expected_of(path):
-    with np.load(path / "expected.npz") as file:
-        return {key: file[key] for key in file.files}
+    return arrays_in(path / "expected.npz")
 
 
 def read(path, case, **changes):
@@ -509,13 +491,10 @@ def resized_of(path, index):
     }
 
 
-@pytest.fixture(scope="module")
-def resampled(built):
-    with np.load(built("resample").with_suffix(".npz")) as file:
-        return {key: file[key] for key in file.files}
-
-
-def test_tables_and_kernels_are_resized_as_by_timm(resampled):
+def test_tables_and_kernels_are_resized_as_by_timm(tmp_path):
+    task = {"task": "resample", "output": tmp_path / "found.npz", **RESAMPLE}
+    assert work([task], tmp_path, "resample") == [None]
+    resampled = arrays_in(tmp_path / "found.npz")
     rule = "bicubic_antialias"
     for key, expected in resampled.items():
         kind, _, size = key.partition("/")

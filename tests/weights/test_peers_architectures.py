@@ -5,7 +5,6 @@ One of each kind that is read; `python -m benchmarks.families` takes all.
 
 import re
 import shutil
-import warnings
 
 import numpy as np
 import pytest
@@ -15,12 +14,20 @@ from keras_vit import from_checkpoint, save_checkpoint
 from keras_vit.weights.read import read_preprocessing
 from tests.tiny import LATER_KINDS, SAPIENS_2, noise, to_numpy
 from tests.weights.cases import make
-from tests.weights.peer_process import HYBRID, MARKS, answer_there, work
+from tests.weights.peer_process import (
+    HYBRID,
+    MARKS,
+    answer_there,
+    arrays_in,
+    build,
+    is_close,
+    read,
+)
 
 pytestmark = MARKS
 
-# Largest difference, in parts of the largest answer.
-TOLERANCE = 1e-5
+# How images are normalised is said by the architecture, and told.
+quiet = pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
 READ = (
     "aimv2_large_patch14_224",
     "beit3_base_patch16_224",
@@ -102,62 +109,42 @@ AMBIGUOUS = {
 @pytest.fixture(scope="module")
 def built(peers_folder):
     """Return a function from the name of an architecture to its folder."""
-    rows = {f"arch/{name}": (name, True) for name in (*READ, *REFUSED)}
-    rows |= {f"bare/{name}": (name, False) for name in AMBIGUOUS}
-    requests = [
-        {
-            "task": "build_architecture",
-            "folder": str(peers_folder / key),
-            "name": name,
-            "seed": seed,
-            "hub": hub,
-            "resized": hub and name in READ,
-        }
-        for seed, (key, (name, hub)) in enumerate(rows.items())
-    ]
-    errors = dict(zip(rows, work(requests, peers_folder, "architectures")))
-
-    def folder_of(key):
-        assert errors[key] is None, errors[key]
-        return peers_folder / key
-
-    return folder_of
+    requests = {
+        f"arch/{name}": {"name": name, "resized": name in READ}
+        for name in (*READ, *REFUSED)
+    }
+    requests |= {f"bare/{x}": {"name": x, "hub": False} for x in AMBIGUOUS}
+    return build("build_architecture", requests, peers_folder)
 
 
-def compare(model, folder, tolerance=TOLERANCE):
-    with np.load(folder / "expected.npz") as file:
-        x, expected = file["x"], file["logits"]
-    answer = to_numpy(model(x))
-    assert answer.shape == expected.shape
-    error = np.abs(answer - expected).max() / np.abs(expected).max()
-    assert error < tolerance
+def expected_of(folder):
+    return arrays_in(folder / "expected.npz")
 
 
 @pytest.mark.parametrize("name", READ)
-# Images that want another mode of `preprocess_input` are noted.
-@pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
 def test_an_architecture_answers_the_same(name, built):
     folder = built(f"arch/{name}")
-    model = from_checkpoint(folder)
-    compare(model, folder, HYBRID if "_r_" in name else TOLERANCE)
+    model = read(folder)
+    expected = expected_of(folder)
+    tolerance = HYBRID if "_r_" in name else 1e-5
+    is_close(to_numpy(model(expected["x"])), expected["logits"], tolerance)
     assert not model.load_report.reset
     assert not model.load_report.ignored
 
 
 @pytest.mark.parametrize("name", READ)
-@pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
+@quiet
 def test_at_another_size_it_answers_the_same(name, built):
     """Loaded at this size, and loaded and then changed to it."""
     folder = built(f"arch/{name}")
-    with np.load(folder / "expected.npz") as file:
-        x, expected = file["other/x"], file["other/logits"]
+    expected = expected_of(folder)
+    x = expected["other/x"]
     size = x.shape[1:3]
     for model in (
         from_checkpoint(folder, image_size=size),
-        from_checkpoint(folder).with_image_size(size),
+        read(folder).with_image_size(size),
     ):
-        error = np.abs(to_numpy(model(x)) - expected).max()
-        assert error < TOLERANCE * np.abs(expected).max()
+        is_close(to_numpy(model(x)), expected["other/logits"])
 
 
 # Arrays without which a file of timm may look like one of another model.
@@ -210,15 +197,12 @@ FEATURES = (
 
 
 @pytest.mark.parametrize("name", FEATURES)
-@pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
 def test_features_are_those_of_forward_intermediates(name, built):
     folder = built(f"arch/{name}")
-    model = from_checkpoint(folder)
-    with np.load(folder / "expected.npz") as file:
-        for index, actual in enumerate(model.features(file["x"])):
-            expected = file[f"map/{index}"]
-            error = np.abs(to_numpy(actual) - expected).max()
-            assert error < TOLERANCE * np.abs(expected).max()
+    model = read(folder)
+    expected = expected_of(folder)
+    for index, actual in enumerate(model.features(expected["x"])):
+        is_close(to_numpy(actual), expected[f"map/{index}"])
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -234,16 +218,12 @@ def test_a_bare_file_asks_for_what_it_does_not_show(name, built):
         from_checkpoint(file, num_heads=3)
 
 
-# How images are normalised is said by the architecture, and told.
-quiet = pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
-
-
 @pytest.mark.parametrize("name", AMBIGUOUS)
 @quiet
 def test_the_architecture_settles_a_bare_file(name, built):
     folder = built(f"bare/{name}")
-    with np.load(folder / "expected.npz") as file:
-        size = file["x"].shape[1:3]
+    expected = expected_of(folder)
+    size = expected["x"].shape[1:3]
     model = from_checkpoint(
         folder / "weights.safetensors",
         num_heads=3,
@@ -251,7 +231,7 @@ def test_the_architecture_settles_a_bare_file(name, built):
         image_size=size,
         source_image_size=size,
     )
-    compare(model, folder)
+    is_close(to_numpy(model(expected["x"])), expected["logits"])
 
 
 # NaFlex is written as a plain ViT of timm.
@@ -263,7 +243,7 @@ SAME_NAMES = [name for name in READ if not name.startswith("naflex")]
 def test_what_is_written_again_is_the_same(name, built, tmp_path):
     """The arrays of a file, and the configuration of a folder."""
     folder = built(f"arch/{name}")
-    model = from_checkpoint(folder)
+    model = read(folder)
     save_checkpoint(model, tmp_path / "model.safetensors", layout="timm")
     before = load_file(folder / "model.safetensors")
     after = load_file(tmp_path / "model.safetensors")
@@ -275,9 +255,7 @@ def test_what_is_written_again_is_the_same(name, built, tmp_path):
     except ValueError as error:
         assert "_r_" in name and "hybrids" in str(error)
         return
-    again = from_checkpoint(tmp_path / "again")
-    with np.load(folder / "expected.npz") as file:
-        x = file["x"]
+    again, x = from_checkpoint(tmp_path / "again"), expected_of(folder)["x"]
     np.testing.assert_allclose(
         to_numpy(again(x)), to_numpy(model(x)), rtol=0, atol=1e-6
     )
@@ -363,9 +341,7 @@ def answered(built, peers_folder):
     np.savez(peers_folder / "x.npz", x=noise(2, 32, 32, 3))
     images = dict.fromkeys(KINDS, peers_folder / "x.npz")
     for name in LOADED_THERE:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            models[name] = from_checkpoint(built(f"arch/{name}"))
+        models[name] = read(built(f"arch/{name}"))
         images[name] = built(f"arch/{name}") / "expected.npz"
     found = answer_there(models, "timm", peers_folder, images)
     return found, {
@@ -378,7 +354,7 @@ def answered(built, peers_folder):
 def test_timm_answers_the_same_with_what_we_write(name, answered):
     there, here = (answers[name] for answers in answered)
     assert isinstance(there, dict), there
-    assert np.abs(there["logits"] - here).max() < 5e-6 * np.abs(here).max()
+    is_close(there["logits"], here, 5e-6)
 
 
 def test_what_timm_does_not_compute_is_refused(answered):

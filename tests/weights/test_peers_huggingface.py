@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import warnings
 
 import keras
 import numpy as np
@@ -15,13 +14,19 @@ from keras_vit.models.features import run_with_scores
 from keras_vit.weights.read import read_preprocessing
 from tests.tiny import LATER_KINDS, noise, to_numpy
 from tests.weights.cases import make
-from tests.weights.peer_process import MARKS, answer_there, work
+from tests.weights.peer_process import (
+    MARKS,
+    answer_there,
+    arrays_in,
+    build,
+    is_close,
+    read,
+)
 from tests.weights.test_peers import all_close, answers_of
 
 pytestmark = MARKS
 
-# Largest difference, in parts of the largest answer.
-TOLERANCE = 1e-5
+quiet = pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
 SIZES = {
     "hidden_size": 48,
     "num_hidden_layers": 2,
@@ -372,33 +377,17 @@ RESIZED = {
 @pytest.fixture(scope="module")
 def built(peers_folder):
     """Return a function from the name of a case to its folder."""
-    rows = {**CASES, **REFUSED}
-    requests = [
-        {
-            "task": "build_huggingface_class",
-            "folder": str(peers_folder / name),
+    requests = {
+        name: {
             "kind": CLASSES.get(name, name.split()[-1]),
             "config": config,
             "arguments": arguments,
-            "seed": seed,
             "resized": RESIZED.get(name),
             **OPTIONS.get(name, {}),
         }
-        for seed, (name, (config, arguments, *_)) in enumerate(rows.items())
-    ]
-    errors = dict(zip(rows, work(requests, peers_folder, "classes")))
-
-    def folder_of(name):
-        assert errors[name] is None, errors[name]
-        return peers_folder / name
-
-    return folder_of
-
-
-def is_close(actual, expected):
-    assert actual.shape == expected.shape
-    error = np.abs(actual - expected).max() / np.abs(expected).max()
-    assert error < TOLERANCE
+        for name, (config, arguments, *_) in {**CASES, **REFUSED}.items()
+    }
+    return build("build_huggingface_class", requests, peers_folder)
 
 
 def pixels_for(model, name, x):
@@ -429,19 +418,17 @@ BEFORE_NORM = ("CLIP", "MetaClip2", "MLCD")
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
+@quiet
 def test_a_class_answers_the_same(name, built):
     folder = built(name)
-    with np.load(folder / "expected.npz") as file:
-        expected = {key: file[key] for key in file.files}
+    expected = arrays_in(folder / "expected.npz")
     x = expected.pop("x")
-    # Tables may be larger than the images.
-    is_large = name.startswith("large")
-    size = x.shape[1:3] if is_large else None
-    is_raw = name.startswith("raw")
-    path = folder / "weights.safetensors" if is_raw else folder
-    heads = 3 if is_raw else None
-    model = from_checkpoint(path, image_size=size, num_heads=heads)
+    if name.startswith("raw"):
+        model = from_checkpoint(folder / "weights.safetensors", num_heads=3)
+    elif name.startswith("large"):  # Its table is larger than the images.
+        model = from_checkpoint(folder, image_size=x.shape[1:3])
+    else:
+        model = read(folder)
     x = pixels_for(model, name, x)
     assert expected
     if "hidden/0" in expected:
@@ -499,11 +486,10 @@ def test_a_file_that_lacks_a_part_is_refused(name, built, tmp_path):
 
 
 @pytest.mark.parametrize("name", RESIZED)
-@pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
+@quiet
 def test_positions_are_resized_as_by_the_source(name, built):
     folder = built(name)
-    with np.load(folder / "resized.npz") as file:
-        expected = {key: file[key] for key in file.files}
+    expected = arrays_in(folder / "resized.npz")
     model = from_checkpoint(folder, image_size=expected["x"].shape[1:3])
     x = pixels_for(model, name, expected["x"])
     is_close(to_numpy(model(x)), expected["answer"])
@@ -573,9 +559,8 @@ NOT_WRITTEN = {
 
 
 @pytest.mark.parametrize("name", NOT_WRITTEN)
-@pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
 def test_what_has_no_class_is_refused(name, built, tmp_path):
-    model = from_checkpoint(built(name))
+    model = read(built(name))
     with pytest.raises(ValueError, match=NOT_WRITTEN[name]):
         save_checkpoint(model, tmp_path / "model", layout="huggingface")
     assert not list(tmp_path.iterdir())
@@ -641,9 +626,7 @@ def answered(built, peers_folder):
     np.savez(peers_folder / "x.npz", x=noise(2, 32, 32, 3))
     images = dict.fromkeys(KINDS, peers_folder / "x.npz")
     for name in WRITTEN:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            models[name] = from_checkpoint(built(name))
+        models[name] = read(built(name))
         images[name] = built(name) / "expected.npz"
     found = answer_there(models, "huggingface", peers_folder, images)
     for name, kind in WRITTEN.items():
@@ -662,7 +645,7 @@ def test_what_we_write_answers_the_same(name, answered):
     # AIMv2 without its pooling returns the tokens.
     answer = there.get("logits")
     answer = there["encoded"].mean(axis=1) if answer is None else answer
-    assert np.abs(answer - here).max() < 5e-6 * np.abs(here).max()
+    is_close(answer, here, 5e-6)
 
 
 def test_what_transformers_does_not_compute_is_refused(answered):

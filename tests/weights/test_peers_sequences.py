@@ -11,14 +11,13 @@ from keras_vit import (
     read_image,
 )
 from tests.tiny import to_numpy
-from tests.weights.peer_process import MARKS, work
+from tests.weights.peer_process import MARKS, arrays_in, build, is_close, work
 from tests.weights.test_peers_huggingface import FLAT, LABELS, SIGLIP_2
 
 pytestmark = [
     *MARKS,
     pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning"),
 ]
-TOLERANCE = 1e-5
 TIMM = (
     "naflexvit_base_patch16_gap",
     "naflexvit_base_patch16_map",
@@ -56,26 +55,15 @@ def draw_sequences(length, seed):
 @pytest.fixture(scope="module")
 def answered(peers_folder):
     """Return a function from a name to a model, its patches and answers."""
-    requests = [
-        {"task": "build_architecture", "name": name, "seed": 5} for name in TIMM
-    ]
-    requests += [
-        {
-            "task": "build_huggingface_class",
-            "kind": kind,
-            "config": config,
-            "arguments": arguments,
-            "seed": 5,
-        }
+    requests = {name: {"name": name} for name in TIMM}
+    build("build_architecture", requests, peers_folder)
+    requests = {
+        kind: {"kind": kind, "config": config, "arguments": arguments}
         for kind, (config, arguments) in SIGLIP.items()
-    ]
-    names = [*TIMM, *SIGLIP]
-    for name, request in zip(names, requests):
-        request["folder"] = str(peers_folder / name)
-    errors = work(requests, peers_folder, "built")
-    assert not any(errors), errors
+    }
+    build("build_huggingface_class", requests, peers_folder)
     models, requests = {}, []
-    for name in names:
+    for name in (*TIMM, *SIGLIP):
         path = peers_folder / name
         models[name] = from_checkpoint(path)
         length = models[name].config.patch_size ** 2 * 3
@@ -95,10 +83,8 @@ def answered(peers_folder):
 
     def find(name):
         path = peers_folder / name
-        with np.load(path / "inputs.npz") as inputs:
-            found = {key: inputs[key] for key in inputs.files}
-        with np.load(path / "answers.npz") as answers:
-            return models[name], found, answers["logits"]
+        answers = arrays_in(path / "answers.npz")
+        return models[name], arrays_in(path / "inputs.npz"), answers["logits"]
 
     return find
 
@@ -107,9 +93,7 @@ def answered(peers_folder):
 def test_images_of_different_grids_in_one_batch(name, answered):
     model, inputs, expected = answered(name)
     answer = to_numpy(FlexibleVisionTransformer(model)(inputs))
-    assert answer.shape == expected.shape
-    error = np.abs(answer - expected).max() / np.abs(expected).max()
-    assert error < TOLERANCE
+    is_close(answer, expected)
 
 
 def test_patches_of_another_size(answered, peers_folder):
@@ -138,10 +122,7 @@ def test_patches_of_another_size(answered, peers_folder):
     # timm resizes patches bicubically, with antialiasing.
     flexible = FlexibleVisionTransformer(model, "bicubic_antialias")
     answer = to_numpy(flexible(images, patch_size=size))
-    with np.load(output) as file:
-        expected = file["logits"]
-    error = np.abs(answer - expected).max() / np.abs(expected).max()
-    assert error < TOLERANCE
+    is_close(answer, arrays_in(output)["logits"])
 
 
 def test_photos_become_the_patches_of_siglip_2(answered, peers_folder):
