@@ -106,5 +106,36 @@ def _normalize_square(tokens, gamma, *, epsilon, dtype):
     return ops.cast(x * ops.cast(gamma, x.dtype), dtype)
 
 
+@keras.saving.register_keras_serializable(package="keras_vit")
+class GroupNorm(keras.layers.GroupNormalization):
+    """Normalise groups of channels of an image, then scale and shift.
+
+    Computes the same as Keras' layer over the last axis, in float32, on
+    tensors of at most four axes, which is all that GPUs of phones take.
+
+    Shapes:
+        x: (B, h, w, C). returns: the same.
+
+    Reference: Wu and He 2018, arXiv:1803.08494.
+    """
+
+    def call(self, inputs):
+        if self.axis not in (-1, 3) or not (self.center and self.scale):
+            return super().call(inputs)
+        x = ops.cast(inputs, wide(inputs.dtype))
+        _, h, w, channels = ops.shape(x)
+        groups = self.groups, channels // self.groups
+        x = kernels.reshape(x, (-1, h * w, *groups))
+        x = x - ops.mean(x, axis=(1, 3), keepdims=True)
+        variance = ops.mean(ops.multiply(x, x), axis=(1, 3), keepdims=True)
+        x = x * ops.rsqrt(variance + self.epsilon)
+        x = kernels.reshape(x, (-1, h, w, channels))
+        gamma, beta = (
+            ops.cast(weight.value, x.dtype)
+            for weight in (self.gamma, self.beta)
+        )
+        return ops.cast(x * gamma + beta, self.compute_dtype)
+
+
 # Kind -> layer.
 NORMS = {"layer": LayerNorm, "rms": RmsNorm}

@@ -41,25 +41,33 @@ def rotate_pairs(x, rotation, pairs: str):
     Reference: Su et al. 2021, arXiv:2104.09864, eq. 34.
     """
     x = ops.convert_to_tensor(x)
+    swap, spread = pick(PAIRS, pairs, "pairs")
     cosines, sines = ops.unstack(ops.cast(rotation, x.dtype), 2)
-    return x * cosines + pick(PAIRS, pairs, "pairs")(x) * sines
+    # The minus of -b is in the sines, which are constants of most graphs:
+    # TFLite cannot negate integers.
+    signs = ops.cast(spread([-1.0, 1.0], x.shape[-1] // 2), x.dtype)
+    return x * cosines + swap(x) * (sines * signs)
 
 
-def partners_in_halves(x):
-    """Return [-b, a] for x = [a, b]."""
+def swap_halves(x):
+    """Return [b, a] for x = [a, b]."""
     first, second = ops.split(x, 2, axis=-1)
-    return ops.concatenate([-second, first], axis=-1)
+    return ops.concatenate([second, first], axis=-1)
 
 
-def partners_of_neighbours(x):
-    """Return [-b, a, -d, c, ...] for x = [a, b, c, d, ...]."""
+def swap_neighbours(x):
+    """Return [b, a, d, c, ...] for x = [a, b, c, d, ...]."""
     length, heads, size = ops.shape(x)[1:]
-    x = partners_in_halves(kernels.reshape(x, (-1, size // 2, 2)))
+    x = swap_halves(kernels.reshape(x, (-1, size // 2, 2)))
     return kernels.reshape(x, (-1, length, heads, size))
 
 
-# A pair consists of the features i and i + E/2, or 2i and 2i + 1.
-PAIRS = {"halves": partners_in_halves, "neighbours": partners_of_neighbours}
+# A pair consists of the features i and i + E/2, or 2i and 2i + 1: what swaps
+# the features of each pair, and what gives them two numbers.
+PAIRS = {
+    "halves": (swap_halves, np.repeat),
+    "neighbours": (swap_neighbours, np.tile),
+}
 
 
 class RotaryPositions(GridLayer):

@@ -85,14 +85,16 @@ class PatchEncoder(Layer):
         h, w = height // side, width // side
         if self.ignore_border:
             images = images[:, : h * side, : w * side]
-        # If the image size is unknown, the reshape gets the batch size, so it
-        # fails for an image that is not a whole number of patches, and a graph
-        # of TensorFlow reports it under this name.
-        batch = -1 if None not in self.input_spec.shape[1:] else batch
+        # If the image size is unknown, the reshape gets the number of rows, so
+        # it fails for an image that is not a whole number of patches, and a
+        # graph of TensorFlow reports it under this name. No tensor has more
+        # than four axes, which is all that GPUs of phones take.
+        is_open = None in self.input_spec.shape[1:]
+        rows = batch * h if is_open else -1
         with kernels.name_scope("images_must_be_a_whole_number_of_patches"):
-            shape = (batch, h, side, w, side * channels)
+            shape = (rows, side, w, side * channels)
             x = kernels.reshape(images, shape)
-        x = ops.transpose(x, (0, 1, 3, 2, 4))  # (B, h, w, P, P*C)
+        x = ops.transpose(x, (0, 2, 1, 3))  # (B*h, w, P, P*C)
         x = kernels.reshape(x, (-1, features))  # (B*N, P*P*C)
         return kernels.reshape(self._project(x), (-1, h * w, self.width))
 

@@ -171,7 +171,18 @@ def open_litert(interpreter) -> tuple[str, dict, dict, Callable]:
     [(name, info)] = inputs.items()
     scale, zero = info["quantization"]
 
+    wanted = [*map(int, info["shape_signature"])]
+
     def run(images):
+        # LiteRT would take any shape of as many numbers.
+        pairs = zip(wanted, images.shape, strict=False)
+        if len(wanted) != images.ndim or any(
+            size not in (-1, given) for size, given in pairs
+        ):
+            raise ValueError(
+                f"`{name}` must have the shape {wanted}, -1 for any length. "
+                f"Received: shape={images.shape}"
+            )
         if scale:
             bounds = np.iinfo(info["dtype"])
             images = np.round(images / scale) + zero

@@ -1,17 +1,17 @@
 """Export as a TFLite file, for phones and other small devices.
 
-The file uses only built-in operations, so every TFLite runtime can load it.
-Images of another size are an error. A mixed-precision model is converted to
-float32. The names of the classes, one per line, and the description of the
-model are in the file as `labels.txt` and `model.json`, where the TFLite task
-libraries and `zipfile` find them.
+The file uses only built-in operations on tensors of at most four axes, so
+every TFLite runtime can load it, on processors and GPUs. A runtime refuses
+images of another size unless it is told to resize its input. A mixed-precision
+model is converted to float32. The names of the classes, one per line, and the
+description of the model are in the file as `labels.txt` and `model.json`, where
+the TFLite task libraries and `zipfile` find them.
 """
 
 import contextlib
 import dataclasses
 import io
 import json
-import math
 import os
 import pathlib
 import tempfile
@@ -182,7 +182,7 @@ def to_tflite(
     import tensorflow as tf
 
     # LiteRT in a browser has no truth values.
-    choices = {"prepare": refuse_other_sizes, "truth_dtype": "int32"}
+    choices = {"truth_dtype": "int32"}
     if pixels is not None:
         height, width, channels = model.input_shape[1:]
         factor = pixels.pixels_per_side
@@ -195,9 +195,10 @@ def to_tflite(
         converter = tf.lite.TFLiteConverter.from_saved_model(folder)
         # Few runtimes include the TensorFlow operations.
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-        return QUANTIZATIONS[quantization].convert(
+        content = QUANTIZATIONS[quantization].convert(
             converter, calibration_images, batch_size or 1
         )
+    return edited(content, even_ranks)
 
 
 def load(
@@ -226,36 +227,6 @@ def read_archive(path: str | os.PathLike) -> dict[str, Any] | None:
             return json.loads(archive.read(DESCRIPTION))
     except (zipfile.BadZipFile, KeyError):
         return None
-
-
-def refuse_other_sizes(images):
-    """Return `images`, through operations that fail for another size.
-
-    A TFLite interpreter resizes its input to the received shape, and the
-    converter removes the shape check of the SavedModel: four small images
-    could be read as one large image. But element-wise operations on tensors of
-    different shapes still fail. So two edges of the image are combined with
-    constants of the expected size. A frame of padding prevents an edge of
-    length 1 from being broadcast. The result, a number below all pixels, is
-    merged into the image, so the converter cannot remove it.
-
-    Shapes:
-        images: a symbolic tensor (B, H, W, C). returns: the same.
-    """
-    import tensorflow as tf
-
-    _, height, width, channels = images.shape
-    floor = -3e38
-    for edge, shape in (
-        (images[:, :, :1], (height + 2, 1, channels + 2)),
-        (images[:, :1, :, :1], (1, width + 2, 1)),
-    ):
-        # The converter would merge equal constants into a scalar.
-        below = np.linspace(-3.1e38, -3e38, math.prod(shape), dtype="float32")
-        edge = tf.pad(edge, ((0, 0), (1, 1), (1, 1), (1, 1)))
-        edge = tf.maximum(edge, below.reshape(1, *shape))
-        floor = tf.minimum(edge[:, 1:2, 1:2, 1:2], floor)  # (B, 1, 1, 1)
-    return tf.maximum(images, floor)
 
 
 # The weights with which the methods of `description.resize_step` halve a side.
@@ -327,12 +298,12 @@ class PixelInput:
         """Return the input of the model, with operations of TFLite.
 
         Shapes:
-            pixels: See the result of `round`; another size is an error.
+            pixels: See the result of `round`.
             returns: (B, H, W, C), float32.
         """
         import tensorflow as tf
 
-        images = refuse_other_sizes(tf.cast(pixels, tf.float32))
+        images = tf.cast(pixels, tf.float32)
         if self.method is not None:
             images = halve(images, HALVINGS[self.method])
             images = tf.clip_by_value(images, 0.0, 255.0)  # If it overshoots.
@@ -393,11 +364,7 @@ def to_float32(converter, calibration_images, batch_size) -> bytes:
 
 def to_float16(converter, calibration_images, batch_size) -> bytes:
     """Convert with the weights in float16."""
-    import tensorflow as tf
-
-    converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    converter.target_spec.supported_types = [tf.float16]
-    return converter.convert()
+    return edited(converter.convert(), halve_weights)
 
 
 def to_dynamic_int8(converter, calibration_images, batch_size) -> bytes:
@@ -444,6 +411,173 @@ def to_static_int8(converter, calibration_images, batch_size) -> bytes:
             {"serving_default": calibration}, num_threads=1
         )
         return bytes(calibrator.quantize(ranges).quantized_model)
+
+
+def edited(content: bytes, edit: Callable) -> bytes:
+    """Return a TFLite file after a change of its graph.
+
+    Args:
+        content: The file, without what may follow the model.
+        edit: Changes a `Graph`.
+    """
+    import flatbuffers
+    from ai_edge_litert import schema_py_generated as schema
+
+    class Builder(flatbuffers.Builder):
+        """Aligns weights, as runtimes read them in place."""
+
+        def StartVector(self, elem_size, num_elems, alignment):  # noqa: N802
+            is_data = elem_size == 1 and num_elems >= ALIGNMENT
+            alignment = ALIGNMENT if is_data else alignment
+            return super().StartVector(elem_size, num_elems, alignment)
+
+    model = schema.ModelT.InitFromPackedBuf(content)
+    for graph in model.subgraphs:
+        edit(Graph(model, graph, schema))
+    builder = Builder(len(content) + 2**16)
+    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+    return bytes(builder.Output())
+
+
+ALIGNMENT = 16  # Bytes.
+
+
+class Graph:
+    """The graph of a TFLite file, with what edits need.
+
+    Args:
+        model: The ModelT of the file.
+        graph: One of its SubGraphTs.
+        schema: The module of these classes.
+    """
+
+    def __init__(self, model, graph, schema):
+        self.model, self.graph, self.schema = model, graph, schema
+        self.tensors, self.operators = graph.tensors, graph.operators
+        self.kinds = {
+            code: name for name, code in vars(schema.BuiltinOperator).items()
+        }
+
+    def kind(self, operator) -> str:
+        """Return the name of an operator, such as "ADD"."""
+        return self.kinds[self._number(operator.opcodeIndex)]
+
+    def _number(self, index):
+        code = self.model.operatorCodes[index]
+        # Old codes are in a byte of their own, newer ones do not fit in it.
+        return max(code.builtinCode, code.deprecatedBuiltinCode)
+
+    def values(self, index: int) -> np.ndarray | None:
+        """Return the bytes of a constant; None for a computed tensor."""
+        data = self.model.buffers[self.tensors[index].buffer].data
+        return None if data is None or not len(data) else data
+
+    def add_constant(self, name: bytes, values: np.ndarray) -> int:
+        """Return the index of a new tensor with these numbers."""
+        buffer = self.schema.BufferT()
+        buffer.data = np.frombuffer(values.tobytes(), np.uint8)
+        self.model.buffers.append(buffer)
+        kind = getattr(self.schema.TensorType, values.dtype.name.upper())
+        return self.add_tensor(
+            name, values.shape, kind, buffer=len(self.model.buffers) - 1
+        )
+
+    def add_tensor(self, name: bytes, shape, kind: int, **fields) -> int:
+        """Return the index of a new tensor."""
+        tensor = self.schema.TensorT()
+        tensor.name, tensor.shape, tensor.type = name, [*shape], kind
+        vars(tensor).update(fields)
+        self.tensors.append(tensor)
+        return len(self.tensors) - 1
+
+    def make(self, kind: str, inputs: Sequence[int], output: int, options):
+        """Return a new operator; `options` are an object of the schema."""
+        number = getattr(self.schema.BuiltinOperator, kind)
+        codes = self.model.operatorCodes
+        known = [self._number(index) for index in range(len(codes))]
+        if number not in known:
+            code = self.schema.OperatorCodeT()
+            code.builtinCode = code.deprecatedBuiltinCode = number
+            codes.append(code)
+            known.append(number)
+        operator = self.schema.OperatorT()
+        operator.opcodeIndex = known.index(number)
+        operator.inputs, operator.outputs = [*inputs], [output]
+        operator.builtinOptions = options
+        name = type(options).__name__.removesuffix("T")
+        kinds = self.schema.BuiltinOptions
+        operator.builtinOptionsType = getattr(kinds, name)
+        return operator
+
+
+def even_ranks(graph: Graph):
+    """Give both operands of sums and products the same number of axes.
+
+    The converter drops a reshape before them where broadcasting does the same,
+    but the GPUs of phones broadcast computed operands of fewer axes wrongly
+    (LiteRT 8593 and 8975).
+    """
+    operators = []
+    for operator in graph.operators:
+        inputs = [*operator.inputs]
+        is_open = all(graph.values(index) is None for index in inputs)
+        if graph.kind(operator) in ELEMENTWISE and is_open:
+            rank = max(len(graph.tensors[index].shape) for index in inputs)
+            for place, index in enumerate(inputs):
+                if len(graph.tensors[index].shape) < rank:
+                    operators.append(reshape_to_rank(graph, index, rank))
+                    inputs[place] = operators[-1].outputs[0]
+            operator.inputs = inputs
+        operators.append(operator)
+    graph.operators[:] = operators
+
+
+def reshape_to_rank(graph: Graph, index: int, rank: int):
+    """Return the operator that puts axes of length 1 before a tensor."""
+    tensor = graph.tensors[index]
+    ones = [1] * (rank - len(tensor.shape))
+    shape = np.int32([*ones, *tensor.shape])
+    fields, sizes = {"quantization": tensor.quantization}, shape
+    if tensor.shapeSignature is not None:  # With -1 for any batch size.
+        sizes = np.int32([*ones, *tensor.shapeSignature])
+        fields["shapeSignature"] = sizes
+    name = tensor.name + b"/axes"
+    output = graph.add_tensor(name, shape, tensor.type, **fields)
+    options = graph.schema.ReshapeOptionsT()
+    options.newShape = sizes
+    inputs = index, graph.add_constant(name + b"/shape", sizes)
+    return graph.make("RESHAPE", inputs, output, options)
+
+
+ELEMENTWISE = {"ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM"}
+
+
+def halve_weights(graph: Graph):
+    """Store matrices in float16; vectors and single numbers stay.
+
+    They are few, and an epsilon of 1e-12 would be 0.
+    """
+    operators, halves, kinds = [], {}, graph.schema.TensorType
+    for index, tensor in enumerate([*graph.tensors]):
+        buffer, data = tensor.buffer, graph.values(index)
+        is_matrix = np.prod(tensor.shape) > max(tensor.shape, default=1)
+        if tensor.type != kinds.FLOAT32 or data is None or not is_matrix:
+            continue
+        if buffer not in halves:  # Equal tensors have one.
+            data = np.frombuffer(data, "float32").astype("float16")
+            graph.model.buffers[buffer].data = data.view(np.uint8)
+            halves[buffer] = graph.add_tensor(
+                tensor.name + b"/half",
+                tensor.shape,
+                kinds.FLOAT16,
+                buffer=buffer,
+            )
+        tensor.buffer = 0  # It is computed now.
+        options = graph.schema.DequantizeOptionsT()
+        operators.append(
+            graph.make("DEQUANTIZE", [halves[buffer]], index, options)
+        )
+    graph.operators[:0] = operators
 
 
 @contextlib.contextmanager
