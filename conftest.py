@@ -80,12 +80,21 @@ collect_ignore += [
     if backend != keras.backend.backend()
 ]
 
+# Compiling takes most of the time of JAX: each program once for all processes
+# and runs. The commands that tests start do it as well.
+JAX_CACHE = {
+    "jax_compilation_cache_dir": str(ROOT / "build" / "jax"),
+    "jax_persistent_cache_min_compile_time_secs": 0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}
+for name, value in JAX_CACHE.items():
+    os.environ.setdefault(name.upper(), str(value))
+
 if keras.backend.backend() == "jax":
     import jax
     from jax._src.interpreters import mlir
 
-    # Compiling takes most of the time: with less care, and each program once
-    # for all processes and runs. The commands that tests start do it as well.
+    # With less care as well.
     os.environ.setdefault(
         "XLA_FLAGS",
         "--xla_backend_optimization_level=0"
@@ -93,12 +102,7 @@ if keras.backend.backend() == "jax":
         " --xla_cpu_parallel_codegen_split_count=1"
         " --xla_cpu_use_fusion_emitters=false",
     )
-    for name, value in {
-        "jax_compilation_cache_dir": str(ROOT / "build" / "jax"),
-        "jax_persistent_cache_min_compile_time_secs": 0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }.items():
-        os.environ.setdefault(name.upper(), str(value))
+    for name, value in JAX_CACHE.items():
         jax.config.update(name, value)
     # Half of the time went into a new context of MLIR for each program. One
     # does for all programs of a process.

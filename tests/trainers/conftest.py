@@ -35,18 +35,16 @@ def graphs_as_written():
 FEW_UPDATES = {"training", "models", "evaluation"}
 FEW_UPDATES |= {
     "test_data_check.py",
-    "test_modes.py",
+    "test_jax.py",
     "test_train.py",
     "test_paths.py",
     "test_sweep.py",
-    "test_unlabelled.py",
 }
 # Of the loop itself, and of what graphs are.
 TRACED = {
     "test_flops.py",
     "test_interruptions.py",
     "test_loop.py",
-    "test_memory.py",
 }
 
 

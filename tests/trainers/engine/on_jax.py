@@ -1,26 +1,43 @@
-"""Trains a small model on eight devices of JAX; started by test_jax.py.
+"""Trainings on eight devices of JAX, which split the weights; see test_jax.py.
 
-Prints, as JSON, the weights after three updates for each strategy and number
-of parts, those of a training that continues on other devices, the state that
-a checkpoint of the TensorFlow engine, in the folder `of_tensorflow`, gives,
-why some trainings are not continued, which sums of gradients are refused, and
-how many batches wait on a device.
+    python -m tests.trainers.engine.on_jax FOLDER TEACHER.keras
+
+makes some updates in each mode of the trainers and writes the states to a file
+in the folder, a whole run beside it, and to results.json what a small model
+gives: the weights after three updates for each strategy and number of parts,
+those of a training that continues on other devices, the state that a
+checkpoint of the TensorFlow engine gives, why some trainings are not
+continued, which sums of gradients are refused, and how many batches wait on a
+device.
 """
 
+import dataclasses
+import functools
 import json
+import pathlib
+import shutil
 import sys
+import warnings
 
 import jax
 import keras
 import numpy as np
 import tensorflow as tf
+from jax._src.interpreters import mlir
 
+from trainers.data.batches import train_batches
+from trainers.data.datasets import open_dataset
 from trainers.engine.checkpoints import CheckpointError, Checkpoints
+from trainers.engine.engine import Share
+from trainers.engine.pieces import name_variables
 from trainers.engine.strategies import make_engine
 from trainers.engine.update import Update
+from trainers.models.factory import build_model
 from trainers.optim.losses import softmax
 from trainers.optim.optimizers import make_optimizer
+from trainers.recipes.recipe import Recipe
 from trainers.training.loop import Best, Loop
+from trainers.training.trainer import make_loop, prepare
 
 draws = np.random.default_rng(0)
 IMAGES = draws.normal(size=(32, 32)).astype("float32")
@@ -45,7 +62,7 @@ SUMS = {
 }
 
 
-def make_loop(strategy, model_devices, parts, folder=None, best=None):
+def small_loop(strategy, model_devices, parts, folder=None, best=None):
     """Return a loop from the state in a folder, if there is one."""
     keras.utils.set_random_seed(0)
     engine = make_engine(strategy, model_devices=model_devices)
@@ -73,7 +90,7 @@ def make_loop(strategy, model_devices, parts, folder=None, best=None):
     return loop
 
 
-def train(loop, total_steps):
+def train_small(loop, total_steps):
     """Return the weights and the last loss."""
 
     def batches(share):
@@ -108,10 +125,24 @@ def why_refused(strategy, folder):
     That in the folder does not keep it.
     """
     try:
-        make_loop(strategy, 1, 1, folder, Best())
+        small_loop(strategy, 1, 1, folder, Best())
     except CheckpointError as error:
         return str(error)
     return "it is continued"
+
+
+def read_damaged(folder):
+    """Return the step of a copy whose newest state has another bit, and why."""
+    copy = f"{folder}/damaged"
+    for path in pathlib.Path(folder).glob("step-*"):
+        shutil.copytree(path, f"{copy}/{path.name}")
+    [file] = pathlib.Path(copy).glob("step-00000003/*.safetensors")
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+    with warnings.catch_warnings(record=True) as caught:
+        step = small_loop("fsdp", 1, 1, copy).step
+    return step, [str(warning.message) for warning in caught]
 
 
 def compile_sums(strategy, policy, gradient_dtype):
@@ -179,28 +210,238 @@ def most_waiting(count=10):
     return max(waiting[:count]), max(waiting[count:])
 
 
-def main(folder):
-    """Print the results of all cases."""
+NUM_UPDATES = 3
+BASE = Recipe(
+    dataset="digits",
+    image_size=8,
+    model="mu/16",
+    patch_size=2,
+    batch_size=16,
+    total_steps=NUM_UPDATES,
+    learning_rate=0.1,
+    optimizer="sgd",
+    weight_decay=0.01,
+    average_decay=0.5,
+)
+MODES = {
+    "adamw, clipped": {
+        "optimizer": "adamw",
+        "learning_rate": 1e-3,
+        "clip_norm": 0.01,
+        "accumulation_steps": 2,
+        "use_remat": True,
+    },
+    # The gradients of some biases are rounding alone, which Adam divides by
+    # itself unless it is far below epsilon.
+    "adam without decay, average or clipping": {
+        "optimizer": "adam",
+        "learning_rate": 1e-3,
+        "train_only": "head,norms",
+        "weight_decay": 0.0,
+        "average_decay": 0.0,
+        "clip_norm": 0.0,
+        "adam_beta2": 0.95,
+    },
+    "lamb, layer decay, debiased average, soft teacher": {
+        "optimizer": "lamb",
+        "learning_rate": 0.01,
+        "layer_decay": 0.5,
+        "use_average_debias": True,
+        "teacher": "",
+        "distillation_target": "soft",
+    },
+    "adafactor, frozen but for some, distilled token": {
+        "optimizer": "adafactor",
+        "learning_rate": 0.01,
+        "train_only": "head,norms",
+        "schedule": "steps",
+        "teacher": "",
+        "pooling": "distilled",
+    },
+    "lion, mixup, sigmoid": {
+        "optimizer": "lion",
+        "learning_rate": 1e-3,
+        "train_only": "head",
+        "augment": "mixup(0.5)",
+        "loss": "sigmoid",
+        "label_smoothing": 0.1,
+    },
+    "lora, cutmix, class weights": {
+        "lora_rank": 2,
+        "lora_layers": "qkv,out,mlp_hidden,mlp_out",
+        "augment": "cutmix(1.0)",
+        "class_weights": "balanced",
+    },
+    # With this seed, both engines draw the same of them.
+    "patch sizes": {"patch_sizes": "2,4", "seed": 5},
+    "hybrid, bfloat16 momentum": {
+        "model": "R+Ti/16",
+        "image_size": 32,
+        "patch_size": 2,
+        "depth": 1,
+        "width": 24,
+        "num_heads": 2,
+        "mlp_dim": 48,
+        "accumulator_dtype": "bfloat16",
+    },
+    "batch norm": {},
+    "float16": {"precision": "float16"},
+    "bfloat16": {"precision": "bfloat16", "gradient_dtype": "bfloat16"},
+}
+# Modes for which each engine draws numbers of its own.
+DRAWING_MODES = {
+    "dropout": {
+        "dropout_rate": 0.2,
+        "stochastic_depth_rate": 0.2,
+        "accumulation_steps": 2,
+    },
+    "masked patches": {"objective": "masked_patches"},
+    "autoencoder": {
+        "objective": "autoencoder",
+        "decoder_width": 32,
+        "decoder_depth": 1,
+        "decoder_heads": 2,
+    },
+}
+
+
+def build(mode, recipe, dataset):
+    """Return the model of a mode, with weights that no backend has drawn."""
+    if mode == "batch norm":
+        model = keras.Sequential(
+            [
+                keras.Input((8, 8, 1)),
+                keras.layers.Conv2D(32, 3, use_bias=False),
+                keras.layers.BatchNormalization(momentum=0.5),
+                keras.layers.ReLU(),
+                keras.layers.Flatten(),
+                keras.layers.Dense(10),
+            ]
+        )
+    else:
+        model = build_model(recipe, dataset)
+    draws = np.random.default_rng(0)
+    for variable in model.variables:
+        if not is_seed(variable) and "moving" not in variable.path:
+            noise = 0.1 * draws.normal(size=variable.shape)
+            ones = np.ones(variable.shape)
+            is_scale = variable.path.endswith("gamma")
+            variable.assign(noise + ones if is_scale else noise)
+    return model
+
+
+def is_seed(variable):
+    return "seed_generator" in getattr(variable, "path", "")
+
+
+@functools.cache
+def read_batches(augment, image_size):
+    """Return images, labels and weights of some batches."""
+    batches = train_batches(
+        open_dataset("digits"),
+        image_size=image_size,
+        batch_size=BASE.batch_size,
+        augment=augment,
+        **Share()._asdict(),
+    )
+    taken = list(batches.take(NUM_UPDATES).as_numpy_iterator())
+    return tuple(np.stack(arrays) for arrays in zip(*taken))
+
+
+def run(mode, strategy, teacher):
+    """Return the state before and after the updates, both {name: array}.
+
+    The second one has the sums of the loss as well, in training and at rest.
+    """
+    changes = {**MODES, **DRAWING_MODES}[mode]
+    if "teacher" in changes:
+        changes = {**changes, "teacher": teacher}
+    recipe = dataclasses.replace(BASE, **changes, strategy=strategy)
+    loop = make_loop(
+        recipe,
+        open_dataset("digits"),
+        make_engine(strategy),
+        NUM_UPDATES,
+        build=functools.partial(build, mode),
+    )
+    update = loop.update
+    named = name_variables(update.model, update.optimizer, update.loss_scale)
+
+    def read():
+        return {
+            name: np.asarray(variable).astype("float32")
+            for name, variable in named.items()
+            if not is_seed(variable)
+        }
+
+    size = update.model.input_shape[1:3]
+    arrays = read_batches(recipe.augment, size)
+    batches = loop.engine.batches(
+        lambda share: tf.data.Dataset.from_tensor_slices(arrays)
+    )
+    before = read()
+    made, trained, _ = loop.compiled.train(iter(batches), NUM_UPDATES, 0)
+    measured = loop.compiled.measure(iter(batches), 1)
+    assert made == NUM_UPDATES
+    sums = {"sums/trained": trained, "sums/measured": measured}
+    return before, {**read(), **sums}
+
+
+# The second of three evaluations is the best.
+KEPT = dataclasses.replace(
+    BASE,
+    batch_size=32,
+    total_steps=12,
+    learning_rate=0.5,
+    epochs_per_eval=4 / 45,
+    keep_best=True,
+    log_attention=1,
+    peak_tflops=1.0,
+)
+
+
+def train_kept(strategy, folder):
+    """Train as `trainers.train` does, from weights that no backend draws."""
+    recipe = dataclasses.replace(KEPT, strategy=strategy)
+    make = functools.partial(build, "kept")
+    prepare(recipe, folder, build=make).train()
+
+
+def main(folder, teacher):
+    """Write the results of all cases, and the states of all modes."""
+    # Half of the time goes into a new context of MLIR for each program.
+    mlir.make_ir_context = functools.cache(mlir.make_ir_context)
     results = {
-        " ".join(map(str, case)): train(make_loop(*case), 3) for case in CASES
+        " ".join(map(str, case)): train_small(small_loop(*case), 3)
+        for case in CASES
     }
     # Stopped after one update, and continued on other devices.
-    loop = make_loop("fsdp", 1, 1, folder)
-    train(loop, 1)
+    loop = small_loop("fsdp", 1, 1, folder)
+    train_small(loop, 1)
     kernel = loop.model.get_layer("hidden").kernel.value
     results["after_one"] = state_of(loop)
     results["shard"] = list(kernel.addressable_shards[0].data.shape)
-    results["continued"] = train(make_loop("one_device", 1, 1, folder), 3)
-    of_tensorflow = make_loop("fsdp", 1, 1, f"{folder}/of_tensorflow")
+    loop = small_loop("one_device", 1, 1, folder)
+    results["continued"] = train_small(loop, 3)
+    of_tensorflow = small_loop("fsdp", 1, 1, f"{folder}/of_tensorflow")
     results["of_tensorflow"] = state_of(of_tensorflow)
     results["refused"] = {
         path: why_refused("fsdp", f"{folder}/{path}")
         for path in (".", "of_tensorflow")
     }
+    results["damaged"] = read_damaged(folder)
     results["waiting"] = most_waiting()
     results["sums"] = {" ".join(case): compile_sums(*case) for case in SUMS}
-    print(json.dumps(results))
+    pathlib.Path(folder, "results.json").write_text(json.dumps(results))
+    found = {}
+    for mode in [*MODES, *DRAWING_MODES]:
+        alone = ["one_device"] if mode in DRAWING_MODES else []
+        for strategy in ["fsdp", *alone]:
+            _, after = run(mode, strategy, teacher)
+            found |= {f"{mode}/{strategy}/{n}": x for n, x in after.items()}
+    np.savez(f"{folder}/states.npz", **found)
+    train_kept("fsdp", f"{folder}/run")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -102,6 +102,25 @@ def test_schedule_and_sums_are_those_of_the_recipe(recipe, tmp_path):
     assert loop.update.gradient_dtype == "bfloat16"
 
 
+def test_workers_compare_their_recipes_and_their_weights(
+    recipe, tmp_path, monkeypatch
+):
+    """What follows if they differ, see test_interruptions.py."""
+    compared = []
+    monkeypatch.setattr(
+        "trainers.engine.engine.Engine.check_agreement",
+        lambda _, subject, values: compared.append((subject, dict(values))),
+    )
+    for seed in (0, 0, 1):
+        changed = dataclasses.replace(recipe, seed=seed)
+        prepare(changed, str(tmp_path / str(len(compared))))
+    subjects, found = zip(*compared)
+    assert subjects == ("recipe", "weights") * 3
+    assert found[:2] == found[2:4]
+    assert [n for n in found[0] if found[0][n] != found[4][n]] == ["seed"]
+    assert any(found[1][name] != found[5][name] for name in found[1])
+
+
 def test_a_run_that_never_started_does_not_lock_its_folder(recipe, tmp_path):
     RunFolder(tmp_path).save_recipe(recipe, ["another"])
     prepare(dataclasses.replace(recipe, seed=9), str(tmp_path))
