@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import json
 import re
+import shutil
 
 import keras
 import numpy as np
@@ -20,7 +21,7 @@ from trainers.evaluation.evaluation import evaluate
 from trainers.recipes import flags as recipe_flags
 from trainers.recipes.recipes import RECIPES
 from trainers.sweeps import sweeping
-from trainers.sweeps.sweeping import open_sweep, run_sweep
+from trainers.sweeps.sweeping import open_sweep, run_sweep, save_report
 from trainers.training.loop import Interrupted
 from trainers.training.report import read_metrics
 from trainers.training.run_folder import RunFolder
@@ -150,19 +151,19 @@ def test_the_report_has_the_mean_of_the_test_split(swept, digits):
     assert report["held_out"] == "train[1242:1442]"
     with open(swept.folder / "sweep.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["run"] for row in rows] == [*CHOICE_RUNS, *map(name_of, runs)]
+    names = [run.name for run in runs]
+    assert [row["run"] for row in rows] == [*CHOICE_RUNS, *names]
     assert [float(row["accuracy"]) for row in rows] == [
         trial.accuracy for trial in swept.trials
     ]
 
 
-def name_of(path):
-    return path.name
-
-
 def test_an_interrupted_sweep_ends_as_one_that_was_not(swept, tmp_path):
     """To the bit, after a stop within a run of the choice and of the report."""
     folder = tmp_path / "sweep"
+    # The first run is finished.
+    shutil.copytree(swept.folder / CHOICE_RUNS[0], folder / CHOICE_RUNS[0])
+    save_report(open_small(folder), swept.trials[:1])
     report_run = sorted(swept.folder.glob("report_*"))[0].name
     for name in (CHOICE_RUNS[1], report_run):
         run = RunFolder(folder / name)
