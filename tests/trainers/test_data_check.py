@@ -1,3 +1,5 @@
+"""The images of a run and of a data set are checked."""
+
 import dataclasses
 import io
 import json
@@ -9,11 +11,13 @@ import tensorflow as tf
 from PIL import Image
 
 import trainers.train
-from tests.trainers.data.inspection.test_examination import waves
+from tests import commands
+from tests.trainers.data.test_inspection import waves
 from tests.trainers.made import write_records
 from trainers.data.decoding import (
     DataError,
 )
+from trainers.inspect_data import check_out
 from trainers.recipes.recipes import RECIPES
 from trainers.train import (
     check_images,
@@ -217,3 +221,39 @@ def test_the_first_batch_is_in_the_file_and_in_tensorboard(start):
     content = (trainer.run.folder / "first_batch.png").read_bytes()
     written = tf.io.decode_png(content, channels=3)
     np.testing.assert_array_equal(shown, written)
+
+
+@pytest.fixture
+def mixed_photos(tmp_path):
+    """Return a folder with eight photos of two classes, and a broken one."""
+    for index in range(8):
+        place = tmp_path / "my photos" / ("Kätzchen", "犬")[index % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(waves(index)).save(place / f"{index}.png")
+    (place / "broken.jpg").write_bytes(b"\xff\xd8\xff")
+    return tmp_path / "my photos"
+
+
+def test_findings_are_printed_and_on_a_page(
+    mixed_photos, tmp_path, subprocess_environment
+):
+    words = [
+        "-m",
+        "trainers.inspect_data",
+        f"folder:{mixed_photos}",
+        "--out=seen",
+    ]
+    result = commands.run(words, subprocess_environment, tmp_path)
+    assert result.returncode == 1
+    assert "| Kätzchen | " in result.stdout
+    assert "Error: 1 image: unreadable" in result.stdout
+    page = tmp_path / "seen/index.html"
+    assert "broken.jpg" in page.read_text()
+    check_out(tmp_path / "seen")  # It may be written anew.
+    page.write_text("My page about seals.")
+    words[2] = f"--dataset=folder:{mixed_photos}"
+    result = commands.run(words, subprocess_environment, tmp_path)
+    assert result.returncode == 1
+    assert "`out` must be a folder without a page of" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert page.read_text() == "My page about seals."

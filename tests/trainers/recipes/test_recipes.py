@@ -1,3 +1,5 @@
+"""The recipes: their flags, sources and schedules, and a step of each kind."""
+
 import dataclasses
 import math
 import pathlib
@@ -20,16 +22,17 @@ from tests.trainers.made import write_photos, write_records
 from tests.trainers.mocked import write_metadata
 from trainers import command_line
 from trainers.augment.augmentation import parse_augmentation
+from trainers.data.readers.vtab import VTAB_TASKS
 from trainers.engine.jax import STRATEGIES as JAX_STRATEGIES
 from trainers.engine.tensorflow import STRATEGIES, SUM_DTYPES
 from trainers.evaluation.probing import PROBES
 from trainers.models.resnets import build_baseline
 from trainers.optim.losses import LOSSES, TARGETS
 from trainers.optim.rules import ACCUMULATOR_DTYPES, OPTIMIZERS
-from trainers.optim.schedules import DECAYS, WarmupSchedule
+from trainers.optim.schedules import DECAYS, WarmupSchedule, make_schedule
 from trainers.recipes import recipe as schema
 from trainers.recipes.baselines import APPLICATIONS, BASELINES
-from trainers.recipes.flags import flag_fields
+from trainers.recipes.flags import ChosenRecipe, flag_fields
 from trainers.recipes.photos import RULES
 from trainers.recipes.recipe import Recipe
 from trainers.recipes.recipes import (
@@ -535,3 +538,88 @@ def test_written_out_names_are_those_of_the_tables():
     assert set(command_line.PROBES) == set(PROBES)
     assert set(command_line.FORMATS) == set(export.FORMATS)
     assert set(command_line.QUANTIZATIONS) == set(export.QUANTIZATIONS)
+
+
+# bit_hyperrule.py of big_transfer: the end of the warm-up, the updates after
+# which the rate of 0.003 falls to a tenth, and the end.
+SUPPORTS = {
+    "pets_r50x1": (100, 200, 300, 400, 500),
+    "cifar10_r50x1": (500, 3_000, 6_000, 9_000, 10_000),
+    "imagenet_r50x1": (500, 6_000, 12_000, 18_000, 20_000),
+}
+
+
+def rate_of_bit(supports, step):
+    """Return the rate as the code of BiT computes it."""
+    if step < supports[0]:
+        return 0.003 * step / supports[0]
+    return 0.003 * 10.0 ** -sum(support < step for support in supports[1:])
+
+
+@pytest.mark.parametrize("name", SUPPORTS)
+def test_the_learning_rate_is_that_of_the_hyperrule(name):
+    recipe, supports = RECIPES[name], SUPPORTS[name]
+    assert recipe.total_steps == supports[-1]
+    schedule = make_schedule(recipe, recipe.total_steps)
+    steps = {1, *range(0, supports[-1], supports[-1] // 50)}
+    for support in supports:
+        steps |= {support - 1, support, support + 1}
+    for step in sorted(steps - {supports[-1] + 1}):
+        want = rate_of_bit(supports, step)
+        assert float(schedule(step)) == pytest.approx(want, rel=1e-5)
+
+
+def test_the_rate_of_resnet50_falls_at_the_epochs_of_its_source():
+    """Epochs 30, 60 and 80 of 90, of 1,251 updates."""
+    recipe = RECIPES["resnet50_i1k"]
+    schedule = make_schedule(recipe, 90 * 1_251)
+    for epoch, before in ((30, 0.4), (60, 0.04), (80, 0.004)):
+        last = epoch * 1_251
+        rates = [float(schedule(step)) for step in (last, last + 1)]
+        assert rates == pytest.approx([before, before / 10], rel=1e-5)
+
+
+# arXiv:1912.11370, supplement F.
+NOT_FLIPPED = {"dsprites_orientation", "smallnorb_azimuth", "dsprites_location"}
+NOT_CROPPED = {"clevr_count", "clevr_distance", "dmlab", "kitti_distance"}
+NOT_CROPPED |= {"dsprites_location"}
+
+
+def augmented(recipe, number=8):
+    """Return some versions of an image whose halves and borders differ."""
+    rows = tf.linspace(0.0, 250.0, 448)[:, None, None]
+    image = tf.repeat(rows / 10 + tf.transpose(rows, (1, 0, 2)) / 2, 3, -1)
+    augment = parse_augmentation(recipe.augment, (384, 384))
+    return np.stack([augment.image(image, (0, seed)) for seed in range(number)])
+
+
+@pytest.mark.parametrize("dataset", VTAB_TASKS)
+def test_no_task_is_augmented_against_its_labels(dataset):
+    task = dataset.partition(":")[2]
+    recipe = ChosenRecipe("vtab_l16", {"dataset": dataset}).recipe
+    images = augmented(recipe)
+    assert images.shape == (8, 384, 384, 3)
+    # The image is brighter on the right, unless it is flipped.
+    flipped = images[:, 0, 0, 0] > images[:, 0, -1, 0]
+    assert flipped.any() == (task not in NOT_FLIPPED)
+    assert not flipped.all()
+    upright = np.where(flipped[:, None, None, None], images[:, :, ::-1], images)
+    is_cropped = np.ptp(upright, axis=0).max() > 1
+    assert is_cropped == (task not in NOT_CROPPED)
+
+
+def test_only_the_augmentation_depends_on_the_task():
+    given = {"dataset": "vtab:clevr_count", "total_steps": 500}
+    recipe = ChosenRecipe("vtab_l16", given).recipe
+    base = RECIPES["vtab_l16"]
+    changed = {
+        field.name
+        for field in flag_fields()
+        if getattr(recipe, field.name) != getattr(base, field.name)
+    }
+    assert changed == {"dataset", "total_steps", "augment"}
+    given |= {"augment": "flip_lr"}
+    assert ChosenRecipe("vtab_l16", given).recipe.augment == "flip_lr"
+    del given["augment"]
+    line = RECIPES["pets_b16"].augment
+    assert ChosenRecipe("pets_b16", given).recipe.augment == line

@@ -1,4 +1,4 @@
-"""Runs that learn without labels: their files, pictures and errors."""
+"""Runs that learn without labels, and figures from sums over images."""
 
 import dataclasses
 import functools

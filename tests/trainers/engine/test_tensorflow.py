@@ -1,13 +1,66 @@
-"""The processes of an engine: the writer, their comparison, and losses."""
+"""The engine of TensorFlow: its strategies, processes and sums."""
+
+import contextlib
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from trainers.engine import tensorflow as engines
+from trainers.engine.cluster import WorkerConfig
 from trainers.engine.engine import describe_differences
 from trainers.engine.rendezvous import WorkerLostError
-from trainers.engine.strategies import make_engine
-from trainers.engine.tensorflow import TensorFlowEngine
+from trainers.engine.tensorflow import (
+    TensorFlowEngine,
+    make_engine,
+    sum_gradients,
+)
+
+
+@pytest.mark.parametrize("name, replicas", [("one_device", 1), ("mirrored", 2)])
+def test_strategies_of_one_process(name, replicas):
+    engine = make_engine(name)
+    assert engine.num_replicas == replicas
+    assert engine.num_processes == 1
+    assert engine.is_writer
+    engine.wait_for_all()
+    # A second mirrored one would confuse its sums with those of the first.
+    again = make_engine(name).strategy
+    assert name != "mirrored" or again is engine.strategy
+
+
+def test_the_workers_meet_only_once(monkeypatch):
+    """A sweep trains several times in one process."""
+    jobs = {"worker": ["a.example:12", "b.example:13"]}
+    cluster = types.SimpleNamespace(
+        cluster_spec=lambda: tf.train.ClusterSpec(jobs),
+        task_type="worker",
+        task_id=0,
+    )
+    met = []
+    for name, stand_in in (
+        ("find_cluster", lambda config: cluster),
+        ("wait_for_workers", lambda *call: met.append(call)),
+        ("kill_after", contextlib.nullcontext),
+    ):
+        monkeypatch.setattr(engines, name, stand_in)
+    monkeypatch.setattr(
+        tf.distribute, "MultiWorkerMirroredStrategy", types.SimpleNamespace
+    )
+    config = WorkerConfig(",".join(jobs["worker"]), 0)
+    found = [engines.multi_worker(config) for _ in range(2)]
+    engines.multi_worker.cache_clear()
+    assert found[0] is found[1] and len(met) == 1
+
+
+def test_unknown_names_are_answered_with_the_known():
+    with pytest.raises(ValueError, match="`strategy` must be one of .one_dev"):
+        make_engine("two_devices")
+    with pytest.raises(ValueError, match="`workers` needs `strategy='multi"):
+        make_engine("mirrored", WorkerConfig("a.example:12,b.example:13", 0))
+    with pytest.raises(ValueError, match="`model_devices` needs"):
+        make_engine("mirrored", model_devices=2)
 
 
 class OneOfSeveral(tf.distribute.MultiWorkerMirroredStrategy):
@@ -122,3 +175,48 @@ class Devices:
 )
 def test_processors_of_a_strategy(strategy, count):
     assert TensorFlowEngine(strategy).num_processors == count
+
+
+def draw_gradients(*shape):
+    """Return numbers of very different sizes."""
+    draws = np.random.default_rng(0)
+    sizes = 10.0 ** draws.integers(-6, 3, shape)
+    return (draws.normal(size=shape) * sizes).astype("float32")
+
+
+# Those of the two replicas.
+KERNELS, BIASES = draw_gradients(2, 300, 40), draw_gradients(2, 500)
+
+
+def sums(strategy, dtype):
+    """Return the sums of the gradients on the first replica."""
+    strategy = make_engine(strategy).strategy
+
+    @tf.function
+    def compute():
+        def on_replica():
+            replica = tf.distribute.get_replica_context()
+            index = replica.replica_id_in_sync_group
+            mine = [tf.constant(KERNELS)[index], tf.constant(BIASES)[index]]
+            return sum_gradients(mine, dtype)
+
+        return strategy.run(on_replica)
+
+    got = compute()
+    return [strategy.experimental_local_results(x)[0].numpy() for x in got]
+
+
+def test_sums_in_float32_are_exact_to_the_last_rounding():
+    kernel, bias = sums("mirrored", "float32")
+    np.testing.assert_array_equal(kernel, KERNELS.sum(0))
+    np.testing.assert_array_equal(bias, BIASES.sum(0))
+
+
+def test_only_kernels_are_rounded_and_no_more_than_documented():
+    kernel, bias = sums("mirrored", "bfloat16")
+    assert kernel.dtype == bias.dtype == np.float32
+    np.testing.assert_array_equal(bias, BIASES.sum(0))
+    error = np.abs(kernel - KERNELS.astype("float64").sum(0))
+    bound = 2 * 2.0**-8 * np.abs(KERNELS).astype("float64").sum(0)
+    assert (error <= bound * (1 + 2.0**-7)).all()
+    assert error.max() > 0  # They were sent in bfloat16.
