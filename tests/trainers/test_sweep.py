@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow(20)
 CHANGES = {
     "model": "mu/16",
     "patch_size": 2,
-    "total_steps": 4,
+    "total_steps": 3,
     "warmup_steps": 0,
     "batch_size": 300,
     "steps_per_loop": 2,
