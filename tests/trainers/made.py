@@ -79,13 +79,29 @@ def save_identity(path, size, head=()):
     return str(path)
 
 
-def write_photos(folder, places, size=(9, 9)):
-    """Write an image of noise for each of the places, such as train/cat."""
+def waves(seed, size=(120, 160)):
+    """Return a picture of a few smooth waves, (H, W, 3)."""
+    draws = np.random.default_rng(seed)
+    y, x = np.mgrid[: size[0], : size[1]] / np.max(size)
+    total = sum(
+        draws.normal() * np.cos(a * x + b * y + c)
+        for a, b, c in draws.uniform(-20, 20, (12, 3))
+    )
+    grey = 127 + 60 * total / np.abs(total).max()
+    return np.repeat(grey[..., None], 3, -1).astype("uint8")
+
+
+def write_photos(folder, places, size=(9, 9), draw=None):
+    """Write an image for each of the places, such as train/cat.
+
+    It is `draw` of its number, or noise.
+    """
     draws = np.random.default_rng(0)
     for index, place in enumerate(places):
         path = folder / place / f"{index}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = draws.integers(0, 256, (*size, 3), "uint8")
+        noise = draws.integers(0, 256, (*size, 3), "uint8")
+        pixels = draw(index) if draw else noise
         Image.fromarray(pixels).save(path)
     return folder
 

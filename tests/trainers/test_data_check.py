@@ -12,8 +12,7 @@ from PIL import Image
 
 import trainers.train
 from tests import commands
-from tests.trainers.data.test_inspection import waves
-from tests.trainers.made import write_records
+from tests.trainers.made import waves, write_photos, write_records
 from trainers.data.decoding import (
     DataError,
 )
@@ -31,12 +30,8 @@ from trainers.training.trainer import prepare
 @pytest.fixture
 def photos(tmp_path):
     """Return a folder with two photos of each class in both splits."""
-    for index in range(8):
-        split = "train" if index < 4 else "test"
-        place = tmp_path / "photos" / split / ("cat", "dog")[index % 2]
-        place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(waves(index)).save(place / f"{index}.png")
-    return tmp_path / "photos"
+    places = 2 * ["train/cat", "train/dog"] + 2 * ["test/cat", "test/dog"]
+    return write_photos(tmp_path / "photos", places, draw=waves)
 
 
 @pytest.fixture
@@ -226,12 +221,10 @@ def test_the_first_batch_is_in_the_file_and_in_tensorboard(start):
 @pytest.fixture
 def mixed_photos(tmp_path):
     """Return a folder with eight photos of two classes, and a broken one."""
-    for index in range(8):
-        place = tmp_path / "my photos" / ("Kätzchen", "犬")[index % 2]
-        place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(waves(index)).save(place / f"{index}.png")
-    (place / "broken.jpg").write_bytes(b"\xff\xd8\xff")
-    return tmp_path / "my photos"
+    places = 4 * ["Kätzchen", "犬"]
+    photos = write_photos(tmp_path / "my photos", places, draw=waves)
+    (photos / "犬/broken.jpg").write_bytes(b"\xff\xd8\xff")
+    return photos
 
 
 def test_findings_are_printed_and_on_a_page(

@@ -14,6 +14,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 from keras_vit.export import DisagreementError
 from tests import commands
+from tests.trainers.made import write_photos
 from trainers.data.datasets import open_dataset
 from trainers.evaluation.evaluation import evaluate
 from trainers.evaluation.file_predictions import predict_each
@@ -354,12 +355,8 @@ def test_a_mistake_ends_in_a_line(run, command, tmp_path):
 
 def test_files_of_the_data_set_are_read_as_keras_reads_them(tmp_path):
     """By the signature with the operations, by Pillow for the model."""
-    random = np.random.default_rng(0)
-    for place in ("train/a", "train/b", "test/a", "test/b"):
-        (tmp_path / "photos" / place).mkdir(parents=True)
-        pixels = random.integers(0, 256, (20, 31, 3), "uint8")
-        path = tmp_path / "photos" / place / "1.png"
-        path.write_bytes(tf.io.encode_png(pixels).numpy())
+    places = ("train/a", "train/b", "test/a", "test/b")
+    write_photos(tmp_path / "photos", places, size=(20, 31))
     pixels = keras.Input((8, 8, 3))
     x = keras.layers.Rescaling(1 / 127.5, -1)(pixels)
     x = keras.layers.Conv2D(6, 3, activation="relu")(x)
@@ -375,34 +372,20 @@ def test_files_of_the_data_set_are_read_as_keras_reads_them(tmp_path):
         export_source(source, photos, tmp_path / "2", **choices)
 
 
-@pytest.fixture(scope="module")
-def folder_with_a_bad_image(tmp_path_factory):
-    """Return PATH of train and test folders, with a cut JPEG in each."""
-    folder = tmp_path_factory.mktemp("photos")
-    random = np.random.default_rng(0)
-    for split in ("train", "test"):
-        for name in ("cat", "dog"):
-            (folder / split / name).mkdir(parents=True)
-            for index in range(3):
-                pixels = random.integers(0, 255, (8, 8, 3), "uint8")
-                content = tf.io.encode_jpeg(pixels).numpy()
-                path = folder / split / name / f"{index}.jpg"
-                is_bad = (name, index) == ("dog", 1)
-                path.write_bytes(content[:60] if is_bad else content)
-    return folder
-
-
 def test_unreadable_images_are_left_out_or_named(
-    run, folder_with_a_bad_image, monkeypatch, tmp_path, calls
+    run, monkeypatch, tmp_path, calls
 ):
+    places = 3 * ["train/cat", "train/dog", "test/cat", "test/dog"]
+    folder = write_photos(tmp_path / "photos", places, size=(8, 8))
+    for name in ("train/dog/5.png", "test/dog/7.png"):
+        (folder / name).write_bytes((folder / name).read_bytes()[:60])
     pixels = keras.Input((8, 8, 3))
     average = keras.layers.GlobalAveragePooling2D()(pixels)
     model = keras.Model(pixels, keras.layers.Dense(2)(average))
     monkeypatch.setattr(type(run), "load_model", lambda self: model)
-    photos = open_dataset(f"folder:{folder_with_a_bad_image}")
+    photos = open_dataset(f"folder:{folder}")
     choices = {"calibration_split": "train", **QUIET}
-    # One in each of the two splits.
-    for limit, name in ((0, "dog/1.jpg` cannot be read"), (1, "train/dog/1")):
+    for limit, name in ((0, "dog/7.png` cannot be read"), (1, "train/dog/5")):
         choices["max_bad_examples"] = limit
         with pytest.raises(ValueError, match=f"{name}.*={limit}$"):
             export_source(run, photos, tmp_path, **choices)

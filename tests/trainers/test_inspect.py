@@ -10,6 +10,7 @@ from PIL import Image
 from keras_vit import VisionTransformer
 from keras_vit.analysis import gallery
 from tests.tiny import randomize, tiny_config
+from tests.trainers.made import write_photos
 from tests.weights.cases import path_of
 from trainers import inspect
 from trainers.evaluation.predictions import load_image
@@ -134,19 +135,13 @@ def test_a_second_model_reads_the_images_of_the_first_run(
 
 
 def test_bad_test_images_are_counted(tmp_path, looks):
-    for split, label in (("train", "cat"), ("test", "cat"), ("test", "dog")):
-        folder = tmp_path / "photos" / split / label
-        folder.mkdir(parents=True)
-        for i in range(3):
-            pixels = np.full((8, 8, 3), 40 * i, "uint8")
-            Image.fromarray(pixels).save(folder / f"{i}.png")
-    (tmp_path / "photos/train/dog").mkdir()
-    Image.fromarray(pixels).save(tmp_path / "photos/train/dog/1.png")
-    (tmp_path / "photos/test/cat/1.png").write_bytes(b"\x89PNG\r\n\x1a\nno")
+    places = ["train/cat", "train/dog", *3 * ["test/cat", "test/dog"]]
+    photos = write_photos(tmp_path / "photos", places, size=(8, 8))
+    (photos / "test/cat/2.png").write_bytes(b"\x89PNG\r\n\x1a\nno")
     config = tiny_config(image_size=8, patch_size=2, num_classes=2)
     run = RunFolder(tmp_path / "run")
     recipe = dataclasses.replace(
-        RECIPES["digits"], dataset=f"folder:{tmp_path / 'photos'}", augment=""
+        RECIPES["digits"], dataset=f"folder:{photos}", augment=""
     )
     run.save_recipe(recipe, ["cat", "dog"])
     run.save_model(VisionTransformer(config))

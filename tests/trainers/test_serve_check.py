@@ -20,9 +20,6 @@ from tests.serving.servers import (
     RestServer,
 )
 from trainers.export.server_check import (
-    Check,
-    ResponseTimes,
-    ServerReport,
     check_server,
     measure_response_times,
     mirror,
@@ -33,26 +30,6 @@ from trainers.export.server_check import (
 @pytest.fixture(scope="module")
 def models(zoo):
     return Models(zoo)
-
-
-def test_tables():
-    checks = [Check("status"), Check("answer", "features", 1.25e-7)]
-    checks.append(Check("batch", "features", 1.0, "logits: 1.0e+00 apart"))
-    report = ServerReport(checks)
-    assert str(report).splitlines() == [
-        "| check | signature | difference | verdict |",
-        "|---|---|---|---|",
-        "| status |  |  | right |",
-        "| answer | features | 1.2e-07 | right |",
-        "| batch | features | 1.0e+00 | logits: 1.0e+00 apart |",
-    ]
-    assert not report.passed
-    report.times.append(ResponseTimes("features", 1, 2, 3.25, 400))
-    assert str(report).splitlines()[-3:] == [
-        "| signature | p50 ms | p90 ms | p99 ms | requests/s |",
-        "|---|---|---|---|---|",
-        "| features | 1.0 | 2.0 | 3.2 | 400.0 |",
-    ]
 
 
 def run(environment, export, *more):

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from tests import pictures
+from tests.trainers.made import waves, write_photos
 from trainers.data import inspection as examination
 from trainers.data.datasets import open_dataset
 from trainers.data.inspection import (
@@ -29,18 +30,6 @@ from trainers.data.inspection import (
     judge_names,
     write_data_page,
 )
-
-
-def waves(seed, size=(120, 160)):
-    """Return a picture of a few smooth waves, (H, W, 3)."""
-    draws = np.random.default_rng(seed)
-    y, x = np.mgrid[: size[0], : size[1]] / np.max(size)
-    total = sum(
-        draws.normal() * np.cos(a * x + b * y + c)
-        for a, b, c in draws.uniform(-20, 20, (12, 3))
-    )
-    grey = 127 + 60 * total / np.abs(total).max()
-    return np.repeat(grey[..., None], 3, -1).astype("uint8")
 
 
 def encode(pixels, kind="PNG", **options):
@@ -157,11 +146,7 @@ def test_what_training_cannot_read_is_a_fault_and_nothing_else():
 @pytest.fixture
 def photos(tmp_path):
     """Return a folder with six photos of two classes."""
-    for index in range(6):
-        place = tmp_path / "photos" / ("cat", "dog")[index % 2]
-        place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(waves(index)).save(place / f"{index}.png")
-    return tmp_path / "photos"
+    return write_photos(tmp_path / "photos", 3 * ["cat", "dog"], draw=waves)
 
 
 def test_all_images_of_both_splits_are_examined(photos, capsys):
@@ -385,12 +370,9 @@ def test_no_pair_is_missed():
 @pytest.fixture
 def in_splits(tmp_path):
     """Return a folder with a photo of each class in three splits."""
-    for index in range(6):
-        place = tmp_path / ("train", "test", "val")[index // 2]
-        place = place / ("cat", "dog")[index % 2]
-        place.mkdir(parents=True)
-        Image.fromarray(waves(index)).save(place / f"{index}.png")
-    return tmp_path
+    splits = ("train", "test", "val")
+    places = [f"{split}/{name}" for split in splits for name in ("cat", "dog")]
+    return write_photos(tmp_path, places, draw=waves)
 
 
 def test_a_split_that_nobody_reads_is_named_with_its_use(in_splits):

@@ -6,12 +6,11 @@ import json
 import math
 import types
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trainers.made import write_records
+from tests.trainers.made import write_photos, write_records
 from trainers.data.datasets import ImageDataset, open_dataset
 from trainers.data.splits import count_split
 from trainers.recipes.flags import ChosenRecipe
@@ -263,13 +262,8 @@ def test_the_runs_differ_in_rate_seed_and_images(tmp_path):
 
 def test_runs_have_the_settings_of_all_images_they_will_train_on(tmp_path):
     """Of the recipe `photos`, whose settings follow from their number."""
-    for index in range(200):
-        path = tmp_path / "photos" / "ab"[index % 2] / f"{index}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        keras.utils.save_img(
-            path, np.full((2, 2, 3), index, "uint8"), scale=False
-        )
-    data = {"dataset": f"folder:{tmp_path / 'photos'}"}
+    photos = write_photos(tmp_path / "photos", 100 * ["a", "b"], size=(2, 2))
+    data = {"dataset": f"folder:{photos}"}
     chosen = ChosenRecipe("photos", {**data, "use_remat": True})
     sweep = open_sweep(
         chosen.recipe, str(tmp_path / "sweep"), held_out="50%", chosen=chosen
@@ -383,12 +377,7 @@ def test_few_classes_are_a_warning(tmp_path):
 
 def test_images_of_a_folder_are_held_out_of_those_to_train_on(tmp_path):
     """Files on three sides; those of the test are where they were."""
-    for index in range(40):
-        path = tmp_path / "ab"[index % 2] / f"{index}.png"
-        path.parent.mkdir(exist_ok=True)
-        keras.utils.save_img(
-            path, np.full((4, 4, 3), index, "uint8"), scale=False
-        )
+    write_photos(tmp_path, 20 * ["a", "b"], size=(4, 4))
     dataset = open_dataset(f"folder:{tmp_path}")
     kept, held_out = hold_out(dataset, "25%")
     sides = [
