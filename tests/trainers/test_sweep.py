@@ -161,10 +161,13 @@ def test_the_report_has_the_mean_of_the_test_split(swept, digits):
 def test_an_interrupted_sweep_ends_as_one_that_was_not(swept, tmp_path):
     """To the bit, after a stop within a run of the choice and of the report."""
     folder = tmp_path / "sweep"
-    # The first run is finished.
-    shutil.copytree(swept.folder / CHOICE_RUNS[0], folder / CHOICE_RUNS[0])
+    report_run, last_run = (
+        path.name for path in sorted(swept.folder.glob("report_*"))
+    )
+    # The first run is finished, and the last one has its files.
+    for name in (CHOICE_RUNS[0], last_run):
+        shutil.copytree(swept.folder / name, folder / name)
     save_report(open_small(folder), swept.trials[:1])
-    report_run = sorted(swept.folder.glob("report_*"))[0].name
     for name in (CHOICE_RUNS[1], report_run):
         run = RunFolder(folder / name)
         with pytest.raises(Interrupted, match="after update 2. Run the same"):

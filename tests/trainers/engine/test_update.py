@@ -26,6 +26,7 @@ WEIGHTS = np.array([1, 0, 1, 1, 0.5, 0, 1, 1], "float32")
 
 # Strategy, and parts that the batch of a replica is cut into.
 SPLITS = [("one_device", 1), ("one_device", 4), ("mirrored", 2)]
+SPLITS_AND_XLA = [*((*split, False) for split in SPLITS), ("mirrored", 2, True)]
 split = pytest.mark.parametrize("strategy, parts", SPLITS)
 
 
@@ -94,10 +95,7 @@ def descend(kernel, bias, decay=0.0):
     return kernel - RATE * kernel_slope, bias - RATE * slope.sum(0), sums
 
 
-@pytest.mark.parametrize(
-    "strategy, parts, use_xla",
-    [*((*split, False) for split in SPLITS), ("mirrored", 2, True)],
-)
+@pytest.mark.parametrize("strategy, parts, use_xla", SPLITS_AND_XLA)
 def test_the_update_of_a_weighted_batch_with_a_penalty_is_that_of_numpy(
     strategy, parts, use_xla
 ):
@@ -142,8 +140,8 @@ def test_rows_that_are_taken_by_index_learn_as_in_numpy(strategy, parts):
     )
 
 
-@split
-def test_the_update_with_a_teacher_is_that_of_numpy(strategy, parts):
+@pytest.mark.parametrize("strategy, parts, use_xla", SPLITS_AND_XLA)
+def test_the_update_with_a_teacher_is_that_of_numpy(strategy, parts, use_xla):
     """The cross-entropy with both is that with their mean."""
     matrix = draws.normal(size=(4, 3)).astype("float32")
     with make_engine(strategy).scope():
@@ -151,7 +149,8 @@ def test_the_update_with_a_teacher_is_that_of_numpy(strategy, parts):
         teacher.set_weights([matrix])
     compare = hard_loss(LOSSES["softmax"], temperature=1.0)
     taught = Distillation(teacher, compare, weight=0.25)
-    step = make_step(dense(), strategy, parts, distillation=taught)
+    choices = {"distillation": taught, "use_xla": use_xla}
+    step = make_step(dense(), strategy, parts, **choices)
     kernel, bias = step.model.get_weights()
     best = np.eye(3)[(IMAGES @ matrix).argmax(-1)]
     labels = 0.75 * LABELS + 0.25 * best

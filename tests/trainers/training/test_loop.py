@@ -137,18 +137,12 @@ def on_one_device(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"accumulation_steps": 2, "steps_per_loop": 7},
-        {"use_remat": True, "use_xla": True},
-    ],
-    ids=str,
-)
 def test_twenty_updates_end_with_the_weights_of_one_device(
-    on_one_device, tmp_path, changes
+    on_one_device, tmp_path
 ):
     """With augmentation, decay, clipping and averaging."""
+    changes = {"accumulation_steps": 2, "steps_per_loop": 7}
+    changes |= {"use_remat": True, "use_xla": True}
     recipe = dataclasses.replace(
         RECIPES["digits_exact"], strategy="mirrored", **changes
     )
