@@ -103,14 +103,6 @@ def stored_in(name):
     return {key: array.copy() for key, array in _read(name).items()}
 
 
-def change(tmp_path, name, edit):
-    """Return the path of a golden checkpoint whose arrays `edit` changed."""
-    arrays = stored_in(name)
-    edit(arrays)
-    np.savez(tmp_path / "changed.npz", **arrays)
-    return tmp_path / "changed.npz"
-
-
 def checkpoint_of(family, config):
     """Return a checkpoint of names and shapes alone."""
     shapes = {

@@ -1,10 +1,27 @@
+import json
 import pathlib
 import shutil
 import tempfile
 
+import numpy as np
 import pytest
 
+from keras_vit import from_checkpoint
 from tests.weights.cases import path_of
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Return a function that makes a model of arrays, and of JSON beside."""
+
+    def load(arrays, json_beside=None, **options):
+        np.savez(tmp_path / "m.npz", **arrays)
+        (tmp_path / "m.json").unlink(missing_ok=True)
+        if json_beside is not None:
+            (tmp_path / "m.json").write_text(json.dumps(json_beside))
+        return from_checkpoint(tmp_path / "m.npz", **options)
+
+    return load
 
 
 @pytest.fixture

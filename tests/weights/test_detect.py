@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from keras_vit import from_checkpoint
 from keras_vit.weights.containers import open_file
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.families.family import rename
@@ -69,18 +68,16 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_gives_the_same_answer(form, tmp_path):
+def test_every_form_gives_the_same_answer(form, load):
     name, change = FORMS[form]
-    np.savez(tmp_path / "form.npz", **change(stored_in(name)))
-    model = from_checkpoint(tmp_path / "form.npz")
+    model = load(change(stored_in(name)))
     tolerance = 5e-5 if "hybrid" in name else 1e-5
     assert_answers(model, name, tolerance)
 
 
-def test_what_belongs_to_the_training_is_ignored(tmp_path):
+def test_what_belongs_to_the_training_is_ignored(load):
     arrays = forms.with_training_state(stored_in(TOKEN))
-    np.savez(tmp_path / "sam.npz", **arrays)
-    report = from_checkpoint(tmp_path / "sam.npz").load_report
+    report = load(arrays).load_report
     assert all(name.startswith("opt/target/") for name in report.used)
     assert all(name.startswith("opt/state/") for name in report.ignored)
     assert len(report.used) + len(report.ignored) == len(arrays)
@@ -100,14 +97,13 @@ def test_what_belongs_to_the_training_is_ignored(tmp_path):
         ("big_vision_gap.npz", "^", "params/img/"),
     ],
 )
-def test_what_may_stand_before_or_inside_of_names(name, place, words, tmp_path):
+def test_what_may_stand_before_or_inside_of_names(name, place, words, load):
     arrays = forms.unwrapped(stored_in(name))
     arrays = forms.renamed(arrays, (place, words))
-    np.savez(tmp_path / "m.npz", **arrays)
     options = {"num_heads": 3} if name in (TIMM, "hf_vit") else {}
     if name == "hf_vit":
         options["activation"] = "exact"
-    model = from_checkpoint(tmp_path / "m.npz", **options)
+    model = load(arrays, **options)
     assert set(model.load_report.used) == set(arrays)
     assert_answers(model, name)
 
@@ -144,15 +140,14 @@ def test_what_may_stand_before_or_inside_of_names(name, place, words, tmp_path):
         ("model.backbone.", None, ["model.loss.weight", "criterion.weight"]),
     ],
 )
-def test_one_network_of_a_training_file_is_read(read, other, more, tmp_path):
+def test_one_network_of_a_training_file_is_read(read, other, more, load):
     arrays = stored_in(TIMM)
     stored = forms.wrapped(arrays, read)
     extra = dict.fromkeys(more, np.ones((3, 3), "f4"))
     if other:
         doubled = {name: 2 * value for name, value in arrays.items()}
         extra |= forms.wrapped(doubled, other)
-    np.savez(tmp_path / "m.npz", **stored, **extra)
-    model = from_checkpoint(tmp_path / "m.npz", num_heads=3)
+    model = load({**stored, **extra}, num_heads=3)
     assert set(model.load_report.used) == set(stored)
     assert set(model.load_report.ignored) == set(extra)
     assert_answers(model, TIMM)
@@ -166,12 +161,11 @@ def test_one_network_of_a_training_file_is_read(read, other, more, tmp_path):
         ("state_dict.", ["state_dict_ema.norm.weight"]),
     ],
 )
-def test_a_prefix_that_stands_in_the_way_is_named(prefix, more, tmp_path):
+def test_a_prefix_that_stands_in_the_way_is_named(prefix, more, load):
     arrays = forms.wrapped(stored_in(TIMM), prefix)
     extra = dict.fromkeys(more, np.ones((3, 3), "f4"))
-    np.savez(tmp_path / "m.npz", **arrays, **extra)
     with pytest.raises(ValueError, match=f"prefix '{prefix}'"):
-        from_checkpoint(tmp_path / "m.npz", num_heads=3)
+        load({**arrays, **extra}, num_heads=3)
 
 
 @pytest.mark.parametrize(
@@ -183,11 +177,10 @@ def test_a_prefix_that_stands_in_the_way_is_named(prefix, more, tmp_path):
         [(r"^head\.", "head.modules_to_save.default.")],
     ],
 )
-def test_adapters_are_refused_with_the_way_to_merge_them(changes, tmp_path):
+def test_adapters_are_refused_with_the_way_to_merge_them(changes, load):
     arrays = forms.renamed(stored_in(TIMM), *changes)
-    np.savez(tmp_path / "m.npz", **arrays)
     with pytest.raises(ValueError, match="m.npz holds adapters.*merge_and_un"):
-        from_checkpoint(tmp_path / "m.npz", num_heads=3)
+        load(arrays, num_heads=3)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import re
 import numpy as np
 import pytest
 
-from keras_vit import from_checkpoint
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.families.inference import FOREIGN_PARTS, foreign_parts
 from keras_vit.weights.find import recognise
@@ -67,9 +66,8 @@ def test_the_stem_of_a_hybrid_is_no_resnet():
     assert recognise("m.npz", names)[:2] == ("timm", "")
 
 
-def test_an_unknown_family_names_what_it_shows(tmp_path):
-    arrays = {"reg_token": np.zeros(3, "f4"), "conv1/kernel": np.zeros(3, "f4")}
-    np.savez(tmp_path / "m.npz", **arrays)
+def test_an_unknown_family_names_what_it_shows(load):
+    arrays = dict.fromkeys(("reg_token", "conv1/kernel"), np.zeros(3, "f4"))
     words = "m.npz is not a ViT.*conv1/kernel.* They show register tokens"
     with pytest.raises(ValueError, match=words):
-        from_checkpoint(tmp_path / "m.npz")
+        load(arrays)

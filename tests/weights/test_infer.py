@@ -11,7 +11,6 @@ from tests.weights import forms
 from tests.weights.cases import (
     TIMM,
     TOKEN,
-    change,
     checkpoint_of,
     path_of,
     stored_in,
@@ -71,15 +70,12 @@ def test_an_argument_that_cannot_be_one(argument, value, alone):
             read(alone(TIMM), **{argument: value})
 
 
-def test_a_damaged_array_is_outvoted_and_named(tmp_path):
-    def edit(arrays):
-        wide = np.zeros((8, 8, 3, 25), "float32")
-        arrays["embedding/kernel"] = wide
-        arrays["head/kernel"] = np.zeros((24, 8), "float32")
-
-    path = change(tmp_path, TOKEN, edit)
+def test_a_damaged_array_is_outvoted_and_named(load):
+    arrays = stored_in(TOKEN)
+    arrays["embedding/kernel"] = np.zeros((8, 8, 3, 25), "float32")
+    arrays["head/kernel"] = np.zeros((24, 8), "float32")
     with pytest.raises(ValueError) as error:
-        from_checkpoint(path)
+        load(arrays)
     for words in (
         "embedding/kernel (8, 8, 3, 25), expected (8, 8, 3, 24)",
         "head/kernel (24, 8), expected (24, 7)",
@@ -87,15 +83,12 @@ def test_a_damaged_array_is_outvoted_and_named(tmp_path):
         assert words in str(error.value)
 
 
-def test_a_norm_after_the_pooling_implies_averaging(tmp_path):
+def test_a_norm_after_the_pooling_implies_averaging(load):
     """timm has fc_norm where it averages, the class token or not."""
     arrays = forms.renamed(stored_in(TIMM), (r"^norm\.", "fc_norm."))
-    np.savez(tmp_path / "m.npz", **arrays)
-    config = from_checkpoint(tmp_path / "m.npz", num_heads=3).config
+    config = load(arrays, num_heads=3).config
     assert (config.pooling, config.use_pooling_norm) == ("avg", True)
 
 
-def test_a_pooling_that_the_weights_belie_is_passed_over(tmp_path):
-    np.savez(tmp_path / "m.npz", **stored_in(TOKEN))
-    (tmp_path / "m.json").write_text('{"pool": "map"}')
-    assert from_checkpoint(tmp_path / "m.npz").config.pooling == "token"
+def test_a_pooling_that_the_weights_belie_is_passed_over(load):
+    assert load(stored_in(TOKEN), {"pool": "map"}).config.pooling == "token"

@@ -3,31 +3,28 @@
 import numpy as np
 import pytest
 
-from keras_vit import from_checkpoint
 from tests.tiny import to_numpy
 from tests.weights import forms
 from tests.weights.cases import assert_answers, stored_in
 from tests.weights.test_detect import FORMS
 
 
-def test_a_row_that_is_dropped_is_reported(tmp_path):
+def test_a_row_that_is_dropped_is_reported(load):
     name, change = FORMS["unused_class_slot"]
-    np.savez(tmp_path / "old.npz", **change(stored_in(name)))
-    report = from_checkpoint(tmp_path / "old.npz").load_report
+    report = load(change(stored_in(name))).load_report
     assert report.ignored == ("params/pos_embedding, row 0",)
 
 
-def test_the_slot_of_old_files_is_added_to_the_class_token(tmp_path):
+def test_the_slot_of_old_files_is_added_to_the_class_token(load):
     arrays = stored_in("big_vision_tok.npz")
     slot = np.linspace(-1, 1, 24, dtype="float32")
     arrays["params/cls"] = arrays["params/cls"] - slot
-    np.savez(tmp_path / "old.npz", **forms.with_class_slot(arrays, slot))
-    model = from_checkpoint(tmp_path / "old.npz")
+    model = load(forms.with_class_slot(arrays, slot))
     assert_answers(model, "big_vision_tok.npz")
 
 
 @pytest.mark.parametrize("stack", [False, True])
-def test_blocks_beyond_the_tenth_keep_their_order(stack, tmp_path):
+def test_blocks_beyond_the_tenth_keep_their_order(stack, load):
     """Sorted as text, block 10 would come before block 2."""
     name = "big_vision_gap.npz"
     arrays = forms.deeper(stored_in(name), 12)
@@ -44,26 +41,24 @@ def test_blocks_beyond_the_tenth_keep_their_order(stack, tmp_path):
             for leaf in leaves
         }
         arrays.update(stacks)
-    np.savez(tmp_path / "deep.npz", **arrays)
-    model = from_checkpoint(tmp_path / "deep.npz")
+    model = load(arrays)
     assert model.config.depth == 12
     for index, kernel in enumerate(expected):
         layer = model.get_layer(f"block_{index:02d}").mlp.hidden
         np.testing.assert_array_equal(to_numpy(layer.kernel), kernel)
 
 
-def test_stacks_of_unequal_depth_are_refused(tmp_path):
+def test_stacks_of_unequal_depth_are_refused(load):
     arrays = stored_in("big_vision_gap_scan.npz")
     name = next(
         n for n in arrays if n.endswith("encoderblock/LayerNorm_0/bias")
     )
     arrays[name] = np.concatenate([arrays[name], arrays[name]])
-    np.savez(tmp_path / "m.npz", **arrays)
     with pytest.raises(ValueError, match="are not of one depth"):
-        from_checkpoint(tmp_path / "m.npz")
+        load(arrays)
 
 
-def test_naflex(tmp_path):
+def test_naflex(load):
     """A matrix for flat patches, and a table with axes of its grid."""
     name = "big_vision_map.npz"
     arrays = stored_in(name)
@@ -71,7 +66,6 @@ def test_naflex(tmp_path):
     arrays["params/embedding/kernel"] = kernel.reshape(-1, 24)
     table = arrays["params/pos_embedding"]
     arrays["params/pos_embedding"] = table.reshape(4, 4, 24)
-    np.savez(tmp_path / "naflex.npz", **arrays)
-    model = from_checkpoint(tmp_path / "naflex.npz", num_heads=3)
+    model = load(arrays, num_heads=3)
     assert_answers(model, name)
     assert model.config.position_resize == "bilinear_antialias"

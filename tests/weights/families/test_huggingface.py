@@ -1,7 +1,6 @@
 """Hugging Face: its names, its pooler, and the JSON that is written for it."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from tests.weights.cases import (
     stored_in,
 )
 
+CONFIG = json.loads((path_of("hf_vit") / "config.json").read_text())
 NEW_NAMES = (
     (r"^vit\.encoder\.layer\.", "vit.layers."),
     (r"attention\.attention\.query", "attention.q_proj"),
@@ -30,29 +30,25 @@ NEW_NAMES = (
 
 
 @pytest.mark.parametrize("prefix", [True, False])
-def test_the_new_names_of_hugging_face(prefix, tmp_path):
+def test_the_new_names_of_hugging_face(prefix, load):
     arrays = stored_in("hf_vit")
     changes = NEW_NAMES if prefix else (*NEW_NAMES, (r"^vit\.", ""))
     new = forms.renamed(arrays, *changes)
     assert "vit.layers.1.mlp.fc2.bias" in {*new, *map("vit.{}".format, new)}
     assert not any("encoder" in name or "dense" in name for name in new)
-    np.savez(tmp_path / "model.npz", **new)
-    shutil.copy(path_of("hf_vit") / "config.json", tmp_path / "model.json")
-    model = from_checkpoint(tmp_path / "model.npz")
+    model = load(new, CONFIG)
     for ours, theirs in zip(model.weights, model_of("hf_vit").weights):
         np.testing.assert_array_equal(to_numpy(ours), to_numpy(theirs))
 
 
-def test_the_pooler_of_hugging_face_is_the_pre_logits(tmp_path):
+def test_the_pooler_of_hugging_face_is_the_pre_logits(load):
     """And is left where a classifier does not read it."""
     rng = np.random.default_rng(5)
     arrays = stored_in("hf_vit")
     weight = rng.normal(0, 0.2, (24, 24)).astype("float32")
     arrays["vit.pooler.dense.weight"] = weight
     arrays["vit.pooler.dense.bias"] = weight[0]
-    shutil.copy(path_of("hf_vit") / "config.json", tmp_path / "model.json")
-    np.savez(tmp_path / "model.npz", **arrays)
-    both = from_checkpoint(tmp_path / "model.npz")
+    both = load(arrays, CONFIG)
     assert both.load_report.ignored == (
         "vit.pooler.dense.weight",
         "vit.pooler.dense.bias",
@@ -61,35 +57,28 @@ def test_the_pooler_of_hugging_face_is_the_pre_logits(tmp_path):
     logits = to_numpy(both(x))
     np.testing.assert_allclose(logits, answer_of("hf_vit"), rtol=0, atol=1e-5)
     headless = {k: v for k, v in arrays.items() if "classifier" not in k}
-    np.savez(tmp_path / "model.npz", **headless)
-    pooled = to_numpy(from_checkpoint(tmp_path / "model.npz", classes=0)(x))
+    pooled = to_numpy(load(headless, CONFIG, classes=0)(x))
     tokens = from_checkpoint(path_of("hf_vit"), classes=0)(x)
     expected = np.tanh(to_numpy(tokens) @ weight.T + weight[0])
     np.testing.assert_allclose(pooled, expected, rtol=0, atol=1e-5)
     # It reads the class token, so all tokens come without it.
-    model = from_checkpoint(tmp_path / "model.npz", classes=0, pooling="none")
+    model = load(headless, CONFIG, classes=0, pooling="none")
     expected = from_checkpoint(path_of("hf_vit"), classes=0, pooling="none")(x)
     np.testing.assert_array_equal(to_numpy(model(x)), to_numpy(expected))
 
 
-def test_a_pooler_of_another_activation_is_refused(tmp_path):
+def test_a_pooler_of_another_activation_is_refused(load):
     arrays = stored_in("hf_vit")
     arrays = {n: a for n, a in arrays.items() if "classifier" not in n}
     arrays["vit.pooler.dense.weight"] = np.ones((24, 24), "float32")
     arrays["vit.pooler.dense.bias"] = np.ones(24, "float32")
-    np.savez(tmp_path / "model.npz", **arrays)
-    config = json.loads((path_of("hf_vit") / "config.json").read_text())
-    (tmp_path / "model.json").write_text(
-        json.dumps({**config, "pooler_act": "gelu"})
-    )
     with pytest.raises(ValueError, match="its pooler ends in 'gelu'"):
-        from_checkpoint(tmp_path / "model.npz")
+        load(arrays, {**CONFIG, "pooler_act": "gelu"})
 
 
-def test_epsilons_follow_the_family(tmp_path):
+def test_epsilons_follow_the_family(load):
     """Without a JSON file; config.json states 1e-12 as well."""
-    np.savez(tmp_path / "m.npz", **stored_in("hf_vit"))
-    model = from_checkpoint(tmp_path / "m.npz", num_heads=3)
+    model = load(stored_in("hf_vit"), num_heads=3)
     assert model.config.layer_norm_epsilon == 1e-12
     assert LAYOUTS["timm"].layer_norm_epsilon == 1e-6
 
