@@ -178,13 +178,21 @@ def subprocess_environment():
 def without_xla(monkeypatch):
     """Let Keras train without XLA on TensorFlow, unless a test asks for it.
 
-    Compiling the update takes longer than a few of them. The contracts of the
-    layers train with XLA, and tests/models/test_vision_transformer.py does.
+    Compiling the update takes longer than a few of them, and so does rewriting
+    its graph. The contracts of the layers train with XLA, and
+    tests/models/test_vision_transformer.py does.
     """
-    if keras.backend.backend() == "tensorflow":
-        monkeypatch.setattr(
-            keras.Model, "_resolve_auto_jit_compile", lambda model: False
-        )
+    if keras.backend.backend() != "tensorflow":
+        yield
+        return
+    monkeypatch.setattr(
+        keras.Model, "_resolve_auto_jit_compile", lambda model: False
+    )
+    switch, options = "disable_meta_optimizer", tf.config.optimizer
+    before = options.get_experimental_options().get(switch, False)
+    options.set_experimental_options({switch: True})
+    yield
+    options.set_experimental_options({switch: before})
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from keras_vit.applications import BUILDERS
 from keras_vit.weights import HUB_MODELS, LAYOUTS, PRETRAINED, RESIZES
 from keras_vit.weights.write import WRITERS
 from tests import commands
+from tests.shared import made_once
 
 ROOT = pathlib.Path(__file__).parent.parent
 GOLDEN = ROOT / "tests/golden"
@@ -78,17 +79,14 @@ def table_after(page, heading):
     return rows[2:]
 
 
-@pytest.fixture(scope="module")
-def digits_run(tmp_path_factory):
-    """Return a folder in which saved_models/digits is a (short) run.
+def make_digits_run(folder):
+    """Make saved_models/digits in a folder a (short) run."""
+    import tensorflow as tf
 
-    Tests that write into it have copies.
-    """
     from trainers.data.datasets import open_dataset
     from trainers.recipes.recipes import RECIPES
     from trainers.train import prepare
 
-    folder = tmp_path_factory.mktemp("checkout")
     recipe = dataclasses.replace(
         RECIPES["digits"],
         model="mu/16",
@@ -97,29 +95,32 @@ def digits_run(tmp_path_factory):
         warmup_steps=0,
         peak_tflops=1.0,
     )
+    tf.config.run_functions_eagerly(True)
     prepare(recipe, str(folder / "saved_models/digits")).train()
+    tf.config.run_functions_eagerly(False)
     image, _ = next(iter(open_dataset("digits").examples("test")))
     keras.utils.save_img(folder / "digit.png", image.numpy())
     return folder
 
 
-@pytest.fixture(scope="module")
-def official_file(tmp_path_factory):
-    """Return a file as the official code writes a B/16, of random weights."""
+def make_official_file(folder):
+    """Make a file as the official code writes a B/16, of random weights."""
     model = keras_vit.ViT_B16(classifier_activation=None)
     head = model.get_layer("predictions").kernel
     head.assign(np.random.default_rng(0).normal(size=head.shape))
-    path = tmp_path_factory.mktemp("official") / "ViT-B_16.npz"
-    keras_vit.save_checkpoint(model, path)
-    return path
+    keras_vit.save_checkpoint(model, folder / "ViT-B_16.npz")
+    return folder / "ViT-B_16.npz"
 
 
-# Without TensorFlow's graphs, whose tracing takes longer than two updates; the
-# demos of .ci/run train with them.
+# Without TensorFlow's graphs and pictures, which take longer than two updates;
+# the demos of .ci/run train with them.
 EAGERLY = """
 import runpy, sys
 import tensorflow as tf
+from trainers.training import trainer
 tf.config.run_functions_eagerly(True)
+for name in ("draw_first_batch", "plot_learning_curve"):
+    setattr(trainer, name, lambda *arguments: None)
 runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
 
@@ -141,7 +142,7 @@ def run_command(line, environment, *more):
     assert words[0] == "-m"
     output = words[-1] if words[-2] == ">" else None
     words = words[:-2] if output else words
-    if words[1] == "trainers.train":
+    if words[1] == "trainers.train" and "--help" not in words:
         words = ["-c", EAGERLY, *words[1:]]
     result = commands.run([*words, *more], environment)
     assert result.returncode == 0, f"{line}: {result.stderr}"
@@ -260,9 +261,10 @@ def served_exports(line):
 
 
 @pytest.fixture
-def checkout(digits_run, tmp_path, monkeypatch):
+def checkout(tmp_path_factory, tmp_path, monkeypatch):
     """Return a folder with that run, small checkpoints and photos."""
-    shutil.copytree(digits_run, tmp_path, dirs_exist_ok=True)
+    run = made_once(tmp_path_factory, "digits_run", make_digits_run)
+    shutil.copytree(run, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     put_small_checkpoint()
     shutil.copy(GOLDEN / "timm_token.safetensors", "timm_model.safetensors")
@@ -287,7 +289,7 @@ def test_commands_and_code_of_a_page_run(
     subprocess_environment,
     monkeypatch,
     capsys,
-    request,
+    tmp_path_factory,
     without_xla,
 ):
     """In the order of the page, as a reader would.
@@ -295,7 +297,7 @@ def test_commands_and_code_of_a_page_run(
     The code prints what its comments state.
     """
     if page.name in ("README.md", "weights.md"):
-        large = request.getfixturevalue("official_file")
+        large = made_once(tmp_path_factory, "official", make_official_file)
         monkeypatch.setenv("KERAS_VIT_CACHE", str(checkout / "cache"))
         fetched = checkout / "cache" / PRETRAINED["B/16-augreg-i1k"].file
         fetched.parent.mkdir(parents=True)
@@ -583,7 +585,7 @@ def test_the_segmentation_of_digits_runs(
     monkeypatch.syspath_prepend(ROOT / "docs/examples")
     segmentation = pytest.importorskip("segmentation")
     picture = tmp_path / "picture.png"
-    arguments = f"--num_images=256 --epochs=4 --picture={picture}"
+    arguments = f"--num_images=256 --epochs=3 --picture={picture}"
     monkeypatch.setattr(sys, "argv", ["segmentation.py", *arguments.split()])
     segmentation.main()
     score = float(capsys.readouterr().out.split()[-1])
@@ -610,7 +612,7 @@ def test_the_notebook_on_photos_runs(tmp_path, without_xla, monkeypatch, capfd):
         if cell["cell_type"] == "code":
             assert not cell["outputs"]
             code = "".join(cell["source"])
-            code = code.replace("EPOCHS, STEPS = 40, 7", "EPOCHS, STEPS = 8, 7")
+            code = code.replace("EPOCHS, STEPS = 40, 7", "EPOCHS, STEPS = 6, 7")
             code = code.replace(
                 "serving=serving,", "serving=serving, threads=(),"
             )
