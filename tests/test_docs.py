@@ -155,7 +155,7 @@ def shortened(line):
     size = 2 if "--dataset" in line else 32  # Four photos, or all digits.
     more = ["--total_steps=2", "--warmup_steps=0", f"--batch_size={size}"]
     more.append("--peak_tflops=1")  # Not measured.
-    if re.search(r"--image_size=\d{3}", line):
+    if re.search(r"--image_size=\d{3}|=(folder|images):", line):
         more.append("--image_size=64")
     if "--init_from" not in line:
         patch = 2 if "digits" in line else 16

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import ViTConfig
+from keras_vit import VisionTransformer, ViTConfig
 
 tensorflow_only = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow",
@@ -138,6 +138,11 @@ def randomize(layer, seed=1):
             value = 1 + value
         weight.assign(value)
     return layer
+
+
+def make(dtype=None, **choices):
+    """Return a tiny model, with `choices`, whose weights are all random."""
+    return randomize(VisionTransformer(tiny_config(**choices), dtype=dtype))
 
 
 def to_numpy(x):

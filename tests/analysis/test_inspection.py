@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from scipy.special import expit, softmax
 
-from keras_vit import VisionTransformer
 from keras_vit.analysis import (
     attention_distances,
     attention_maps,
@@ -20,7 +19,7 @@ from keras_vit.analysis import (
 )
 from keras_vit.models import features
 from tests.analysis.cases import CHOICES, images_of, model_of
-from tests.tiny import randomize, tiny_config, to_numpy
+from tests.tiny import make, to_numpy
 
 
 @pytest.mark.parametrize("name", CHOICES)
@@ -57,7 +56,7 @@ def test_arrays_are_those_of_the_functions(name):
 
 
 def test_the_activation_of_an_edited_head_is_applied_once():
-    model = randomize(VisionTransformer(tiny_config()))
+    model = make()
     images = images_of("token")
     logits = to_numpy(model(images))
     model.layers[-1].activation = keras.activations.sigmoid
@@ -158,7 +157,7 @@ def test_pixels_of_other_ranges_and_channels():
 
 
 def test_a_model_of_nan_is_named():
-    model = randomize(VisionTransformer(tiny_config(depth=1)))
+    model = make(depth=1)
     model.get_layer("patch_encoder").bias.assign(np.full(24, np.nan))
     with pytest.raises(ValueError, match="finite attention.*'broken'"):
         inspect_model(model, images_of("token"), model_name="broken")

@@ -7,7 +7,13 @@ from keras import ops
 
 from keras_vit import VisionTransformer, layers
 from keras_vit.layers.resnet_stem import StandardizedConv2D
-from tests.tiny import LATER_KINDS, noise, randomize, tiny_config, to_numpy
+from tests.tiny import (
+    LATER_KINDS,
+    make,
+    noise,
+    tiny_config,
+    to_numpy,
+)
 
 GRID = (14, 14)
 ROTARY = {"grid_size": GRID, "head_size": 16, "num_prefix_tokens": 1}
@@ -82,9 +88,7 @@ def test_a_kernel_is_standardised_before_it_is_rounded():
 )
 def test_float64_is_computed_in_float64(choices):
     """Its answer moves by what float32 could not express."""
-    model = randomize(
-        VisionTransformer(tiny_config(**choices), dtype="float64")
-    )
+    model = make(dtype="float64", **choices)
     assert {w.dtype for w in model.weights} == {"float64"}
     x = np.random.default_rng(0).normal(size=(1, *model.config.image_size, 3))
     step = np.random.default_rng(1).normal(size=x.shape)

@@ -4,14 +4,12 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import VisionTransformer
-from tests.tiny import LATER_KINDS, noise, randomize, tiny_config, to_numpy
-
-
-def make(**choices):
-    model = VisionTransformer(tiny_config(**choices))
-    randomize(model)
-    return model
+from tests.tiny import (
+    LATER_KINDS,
+    make,
+    noise,
+    to_numpy,
+)
 
 
 def tokens_after(model, name, x):

@@ -4,13 +4,12 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import VisionTransformer
 from keras_vit.models.features import without_head
-from tests.tiny import noise, randomize, tiny_config, to_numpy
+from tests.tiny import make, noise, to_numpy
 
 
 def make_vit(**choices):
-    return randomize(VisionTransformer(tiny_config(depth=1, **choices)))
+    return make(depth=1, **choices)
 
 
 @pytest.mark.parametrize("size", [None, 16])

@@ -8,15 +8,11 @@ from keras_vit import VisionTransformer
 from tests.tiny import (
     LATER_KINDS,
     PAPER_POSITIONS,
+    make,
     noise,
-    randomize,
     tiny_config,
     to_numpy,
 )
-
-
-def make(**choices):
-    return randomize(VisionTransformer(tiny_config(**choices)))
 
 
 def trained(model):

@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import VisionTransformer
 from keras_vit.layers import TransformerBlock
 from keras_vit.models.features import (
     attention_scores,
@@ -19,9 +18,9 @@ from keras_vit.models.features import (
 from tests.tiny import (
     LATER_KINDS,
     PAPER_POSITIONS,
+    make,
     noise,
     randomize,
-    tiny_config,
     to_numpy,
 )
 
@@ -84,7 +83,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 
 @each_kind
 def test_models_of_other_families_run_from_their_parts(kind):
-    model = randomize(VisionTransformer(tiny_config(**KINDS[kind])))
+    model = make(**KINDS[kind])
     images = noise(2, 32, 32, 3)
     x, positions = enter_blocks(model, images)
     for index, inputs in enumerate(positions):
@@ -105,7 +104,7 @@ def test_models_of_other_families_run_from_their_parts(kind):
 @each_kind
 def test_the_last_block_may_compute_one_token(kind):
     choices = {**KINDS[kind], "pooling": "token", "use_class_token": True}
-    model = randomize(VisionTransformer(tiny_config(**choices)))
+    model = make(**choices)
     images = noise(2, 32, 32, 3)
     _, outputs = split_at_last_block(model, has_head=True)(images)
     np.testing.assert_allclose(
@@ -120,7 +119,7 @@ def test_a_new_branch_of_a_block_is_missing_nowhere(monkeypatch):
     def call_with_branch(block, tokens, *args, **options):
         return call(block, keras.ops.tanh(tokens), *args, **options)
 
-    model = randomize(VisionTransformer(tiny_config()))
+    model = make()
     images = noise(2, 32, 32, 3)
     before = to_numpy(attention_scores(model, images)[1])
     monkeypatch.setattr(TransformerBlock, "call", call_with_branch)

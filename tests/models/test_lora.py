@@ -6,14 +6,10 @@ import pytest
 
 from keras_vit import VisionTransformer
 from tests.models.test_freezing import fit, trained
-from tests.tiny import noise, randomize, tiny_config, to_numpy
+from tests.tiny import make, noise, to_numpy
 
 IMAGES = noise(2, 32, 32, 3)
 ALL = ("qkv", "out", "mlp_hidden", "mlp_out", "head")
-
-
-def make(dtype=None, **choices):
-    return randomize(VisionTransformer(tiny_config(**choices), dtype=dtype))
 
 
 def tuned(layers=ALL, dtype=None, **choices):

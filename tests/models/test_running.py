@@ -1,3 +1,5 @@
+"""Models on PyTorch, where they are modules."""
+
 import math
 import weakref
 
@@ -7,7 +9,13 @@ import pytest
 
 from keras_vit import VisionTransformer
 from keras_vit.layers.kernels import run_graph
-from tests.tiny import LATER_KINDS, noise, randomize, tiny_config, to_numpy
+from tests.tiny import (
+    LATER_KINDS,
+    make,
+    noise,
+    tiny_config,
+    to_numpy,
+)
 from tests.weights.peers import import_peer
 
 pytestmark = pytest.mark.skipif(
@@ -15,14 +23,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def build(**choices):
-    return randomize(VisionTransformer(tiny_config(**choices)))
-
-
 @pytest.mark.parametrize("kind", [None, *LATER_KINDS])
 @pytest.mark.parametrize("training", [None, False, True])
 def test_the_answer_is_that_of_keras(kind, training):
-    model = build(**LATER_KINDS.get(kind, {}))
+    model = make(**LATER_KINDS.get(kind, {}))
     images = noise(2, *model.config.image_size, 3)
     by_keras = super(VisionTransformer, model).call(
         keras.ops.convert_to_tensor(images), training=training
@@ -37,7 +41,7 @@ def test_the_answer_is_that_of_keras(kind, training):
 
 
 def test_tokens_are_freed_when_they_have_been_read():
-    model = build(depth=4)
+    model = make(depth=4)
     outputs, alive = [], []
 
     def look(layer, inputs, output):
@@ -73,7 +77,7 @@ def kept_numbers(call, weights):
 
 
 def kept_by_ours(depth):
-    model = build(depth=depth)
+    model = make(depth=depth)
     images = noise(1, *model.config.image_size, 3)
     weights = [variable.value for variable in model.weights]
     return kept_numbers(lambda: model(images, training=True), weights)
@@ -107,7 +111,7 @@ def test_a_block_keeps_only_what_its_gradient_needs():
 
 @pytest.mark.parametrize("training", [False, True])
 def test_dropout_is_told_of_training(training):
-    model = build(dropout_rate=0.5)
+    model = make(dropout_rate=0.5)
     images = noise(2, *model.config.image_size, 3)
     first, second = (
         to_numpy(model(images, training=training)) for _ in range(2)
@@ -116,7 +120,7 @@ def test_dropout_is_told_of_training(training):
 
 
 def test_symbolic_images_are_left_to_keras():
-    model = build()
+    model = make()
     assert run_graph(model, keras.KerasTensor((None, 16, 16, 3)), None) is None
     assert run_graph(model, [np.zeros((1, 16, 16, 3))], None) is None
     images = keras.Input((*model.config.image_size, 3))
@@ -127,7 +131,7 @@ def test_symbolic_images_are_left_to_keras():
 
 def test_images_of_another_size_are_refused_as_by_keras():
     with pytest.raises(ValueError, match="incompatible with the layer"):
-        build()(noise(1, 7, 7, 3))
+        make()(noise(1, 7, 7, 3))
 
 
 @pytest.mark.parametrize("kind", [None, *LATER_KINDS])
@@ -141,7 +145,7 @@ def test_torch_compiles_the_model_whole_and_once(kind):
         graphs.append(graph)
         return graph.forward
 
-    model = build(**LATER_KINDS.get(kind, {}))
+    model = make(**LATER_KINDS.get(kind, {}))
     compiled = torch.compile(model, backend=keep, fullgraph=True)
     for seed in range(3):
         images = keras.ops.convert_to_tensor(
@@ -155,3 +159,20 @@ def test_torch_compiles_the_model_whole_and_once(kind):
                 atol=1e-6,
             )
     assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_dropout_is_active_where_the_call_says_so(mode):
+    """As docs/backends.md says."""
+    model, images = make(dropout_rate=0.5), noise(2, 32, 32, 3)
+    expected = model(images)
+    model.train(mode)
+    assert model(images).equal(expected)
+    assert not model(images, training=True).equal(expected)
+
+
+def test_converted_weights_are_refused():
+    model = make()
+    model.half()
+    with pytest.raises(RuntimeError, match="dtype"):
+        model(noise(2, 32, 32, 3))

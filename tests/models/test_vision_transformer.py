@@ -13,6 +13,7 @@ from keras_vit.layers.resize import resize_distances
 from tests.tiny import (
     LATER_KINDS,
     PAPER_POSITIONS,
+    make,
     noise,
     randomize,
     tensorflow_only,
@@ -61,7 +62,7 @@ def each_config(first_type, *other_types):
 
 
 def build(dtype=None, **choices):
-    return randomize(VisionTransformer(tiny_config(**choices), dtype=dtype))
+    return make(dtype=dtype, **choices)
 
 
 def images(model, batch=2):
@@ -541,7 +542,7 @@ def test_a_new_head_on_a_frozen_model_is_trained():
 
 
 def test_another_activation_keeps_the_weights():
-    model = randomize(VisionTransformer(tiny_config()))
+    model = make()
     softmax = model.with_classifier_activation("softmax")
     logits = to_numpy(model(noise(2, 32, 32, 3)))
     np.testing.assert_allclose(
@@ -552,7 +553,7 @@ def test_another_activation_keeps_the_weights():
 
 
 def test_another_epsilon_keeps_the_weights():
-    model = randomize(VisionTransformer(tiny_config()))
+    model = make()
     other = model.with_layer_norm_epsilon(1e-2)
     built = VisionTransformer(tiny_config(layer_norm_epsilon=1e-2))
     built.set_weights(model.get_weights())

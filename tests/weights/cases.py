@@ -4,11 +4,11 @@ import functools
 
 import numpy as np
 
-from keras_vit import VisionTransformer, from_checkpoint
+from keras_vit import from_checkpoint
 from keras_vit.weights.containers import Array, File, open_file
 from keras_vit.weights.families import LAYOUTS
 from tests.golden import FOLDER
-from tests.tiny import randomize, tiny_config, to_numpy
+from tests.tiny import to_numpy
 
 TOKEN = "official_token.npz"
 TIMM = "timm_token.safetensors"
@@ -114,11 +114,6 @@ def checkpoint_of(family, config):
         name: Array(shape, "<f4", None) for name, shape in shapes.items()
     }
     return File("there.npz", entries, {}, lambda: None)
-
-
-def make(**choices):
-    """Return a tiny model of random weights."""
-    return randomize(VisionTransformer(tiny_config(**choices)))
 
 
 def other_gelu(kind):

@@ -9,12 +9,8 @@ from safetensors.numpy import save_file
 
 from keras_vit import from_checkpoint, save_checkpoint
 from keras_vit.weights.containers import open_file
-from tests.weights.cases import (
-    TIMM,
-    make,
-    path_of,
-    stored_in,
-)
+from tests.tiny import make
+from tests.weights.cases import TIMM, path_of, stored_in
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
 TIMM_JSON = {

@@ -16,6 +16,7 @@ from tests.tiny import (
     LATER_KINDS,
     NO_TOKEN,
     PAPER_POSITIONS,
+    make,
     noise,
     randomize,
     tiny_config,
@@ -143,11 +144,7 @@ each_row = pytest.mark.parametrize("foreign", ROWS, indirect=True)
 @each_row
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_new_row_is_refused_or_written_exactly(foreign, kind, tmp_path):
-    model = randomize(
-        VisionTransformer(
-            tiny_config(**{**MODELS[kind], "depth": 1, **foreign})
-        )
-    )
+    model = make(**{**MODELS[kind], "depth": 1, **foreign})
     images = noise(2, 32, 32, 3)
     [field] = foreign
     for layout in WRITERS:
@@ -190,7 +187,7 @@ def test_a_file_is_loaded_into_a_model_of_a_new_row_or_refused(
     foreign, tmp_path
 ):
     path = tmp_path / "official.npz"
-    source = randomize(VisionTransformer(tiny_config(depth=1)))
+    source = make(depth=1)
     save_checkpoint(source, path, "official")
     model = randomize(VisionTransformer(tiny_config(**foreign, depth=1)), 2)
     before = [to_numpy(weight) for weight in model.weights]
@@ -212,7 +209,7 @@ def test_positions_of_the_paper_are_compared_before_they_are_loaded(
     name, tmp_path
 ):
     path = tmp_path / "official.npz"
-    source = randomize(VisionTransformer(tiny_config()))
+    source = make()
     save_checkpoint(source, path, "official")
     model = VisionTransformer(tiny_config(**PAPER_POSITIONS[name]))
     if name == "every_block_shared":

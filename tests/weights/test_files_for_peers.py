@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, preprocess_input, save_checkpoint
-from tests.tiny import randomize, tiny_config, to_numpy
+from tests.tiny import make, randomize, tiny_config, to_numpy
 from tests.weights.peer_process import HYBRID, MARKS, close, work
 
 pytestmark = MARKS
@@ -210,7 +210,7 @@ def test_the_processor_we_write_makes_the_same_pixels(written):
 
 def test_what_the_page_on_weights_shows_to_others_runs(peers_folder):
     """The blocks for timm and Hugging Face, in their own process."""
-    model = randomize(VisionTransformer(tiny_config(activation="exact")))
+    model = make(activation="exact")
     save_checkpoint(model, peers_folder / "tuned_timm", layout="timm")
     save_checkpoint(model, peers_folder / "tuned_hf", layout="huggingface")
     page = pathlib.Path(__file__).parents[2] / "docs/weights.md"

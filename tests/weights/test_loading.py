@@ -19,14 +19,20 @@ from keras_vit import (
 from keras_vit.layers.resize import resize_patch_kernel, resize_positions
 from keras_vit.weights import read
 from keras_vit.weights.containers import open_file
-from tests.tiny import LATER_KINDS, noise, randomize, tiny_config, to_numpy
+from tests.tiny import (
+    LATER_KINDS,
+    make,
+    noise,
+    randomize,
+    tiny_config,
+    to_numpy,
+)
 from tests.weights.cases import (
     TIMM,
     TOKEN,
     answer_of,
     assert_answers,
     expected_of,
-    make,
     model_of,
     path_of,
     stored_in,
@@ -490,7 +496,7 @@ def test_choices_of_the_caller():
 
 def test_a_model_that_was_trained_on_can_be_loaded_again(tmp_path):
     """Weights go into the variables that are there: an optimizer keeps them."""
-    model = randomize(VisionTransformer(tiny_config()))
+    model = make()
     variables = [id(weight) for weight in model.weights]
     save_checkpoint(
         randomize(VisionTransformer(tiny_config()), 2), tmp_path / "a.npz"

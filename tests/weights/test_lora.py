@@ -6,16 +6,12 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from keras_vit import VisionTransformer, load_lora, save_lora
+from keras_vit import load_lora, save_lora
 from keras_vit.weights import load_checkpoint
 from tests.models.test_freezing import trained
-from tests.tiny import noise, randomize, tiny_config, to_numpy
+from tests.tiny import make, noise, to_numpy
 
 IMAGES = noise(2, 32, 32, 3)
-
-
-def make(**choices):
-    return randomize(VisionTransformer(tiny_config(**choices)))
 
 
 def tuned(rank=2, layers=("qkv", "mlp_out"), keep=("head",), **choices):

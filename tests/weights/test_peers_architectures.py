@@ -12,8 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from keras_vit import from_checkpoint, save_checkpoint
 from keras_vit.weights.read import read_preprocessing
-from tests.tiny import LATER_KINDS, SAPIENS_2, noise, to_numpy
-from tests.weights.cases import make
+from tests.tiny import LATER_KINDS, SAPIENS_2, make, noise, to_numpy
 from tests.weights.peer_process import (
     HYBRID,
     MARKS,

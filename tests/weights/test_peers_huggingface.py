@@ -12,8 +12,7 @@ from safetensors.numpy import load_file, save_file
 from keras_vit import from_checkpoint, save_checkpoint
 from keras_vit.models.features import run_with_scores
 from keras_vit.weights.read import read_preprocessing
-from tests.tiny import LATER_KINDS, noise, to_numpy
-from tests.weights.cases import make
+from tests.tiny import LATER_KINDS, make, noise, to_numpy
 from tests.weights.peer_process import (
     MARKS,
     answer_there,

@@ -12,7 +12,7 @@ from keras_vit import (
     load_checkpoint,
     save_checkpoint,
 )
-from tests.tiny import noise, randomize, tiny_config, to_numpy
+from tests.tiny import make, noise, randomize, tiny_config, to_numpy
 from tests.weights.cases import (
     TIMM,
     TOKEN,
@@ -105,7 +105,7 @@ def test_tokens_of_a_model_without_their_rows_get_their_positions(
 ):
     """The rows of the file are added to the tokens, and outputs are equal."""
     choices = {**choices, "activation": "exact"}
-    source = randomize(VisionTransformer(tiny_config(**choices)))
+    source = make(**choices)
     save_checkpoint(source, tmp_path / "m.safetensors", layout="timm")
     config = tiny_config(**choices, use_prefix_positions=False)
     model = randomize(VisionTransformer(config), 2)
@@ -119,7 +119,7 @@ def test_tokens_of_a_model_without_their_rows_get_their_positions(
 def test_a_norm_of_the_only_head_is_one_of_the_width(tmp_path):
     """Names and shapes are equal, and so are outputs."""
     choices = {"num_heads": 1, "qk_norm": "head", "activation": "exact"}
-    model = randomize(VisionTransformer(tiny_config(**choices)))
+    model = make(**choices)
     save_checkpoint(model, tmp_path / "m.safetensors", layout="timm")
     again, x = from_checkpoint(tmp_path / "m.safetensors"), noise(2, 32, 32, 3)
     np.testing.assert_allclose(

@@ -17,8 +17,15 @@ from keras_vit.files import atomic_write
 from keras_vit.preprocessing.description import Preprocessing
 from keras_vit.weights import write
 from keras_vit.weights.containers import open_file
-from tests.tiny import LATER_KINDS, noise, randomize, tiny_config, to_numpy
-from tests.weights.cases import TOKEN, make, path_of
+from tests.tiny import (
+    LATER_KINDS,
+    make,
+    noise,
+    randomize,
+    tiny_config,
+    to_numpy,
+)
+from tests.weights.cases import TOKEN, path_of
 
 ENDINGS = {
     "official": ".npz",

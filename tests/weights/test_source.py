@@ -187,7 +187,7 @@ def test_a_fault_is_named(fault, load, tmp_path):
 
 
 def test_another_architecture_is_refused_by_its_part(load):
-    """Names of other parts are in test_foreign_parts.py."""
+    """Names of other parts are in families/test_inference.py."""
     name = "blocks.0.attn.lambda_q1"
     arrays = {**stored_in(TIMM), name: np.zeros(24, "float32")}
     words = f"left over: {name}.*a model with differential attention"

@@ -7,8 +7,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from keras_vit import from_checkpoint, load_checkpoint, save_checkpoint
-from tests.tiny import LATER_KINDS, noise, randomize, to_numpy
-from tests.weights.cases import make
+from tests.tiny import LATER_KINDS, make, noise, randomize, to_numpy
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*preprocess_input:UserWarning",

@@ -8,8 +8,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from keras_vit import from_checkpoint, save_checkpoint
-from tests.tiny import noise, to_numpy
-from tests.weights.cases import TIMM, assert_answers, make, stored_in
+from tests.tiny import make, noise, to_numpy
+from tests.weights.cases import TIMM, assert_answers, stored_in
 
 # Its images want another mode than the default, which is noted.
 pytestmark = pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")

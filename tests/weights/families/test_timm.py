@@ -15,14 +15,8 @@ from keras_vit import (
 from keras_vit.weights.families import LAYOUTS, timm
 from keras_vit.weights.families.inference import Known
 from keras_vit.weights.find import find
-from tests.tiny import LATER_KINDS, tiny_config, to_numpy
-from tests.weights.cases import (
-    TIMM,
-    assert_answers,
-    checkpoint_of,
-    make,
-    stored_in,
-)
+from tests.tiny import LATER_KINDS, make, tiny_config, to_numpy
+from tests.weights.cases import TIMM, assert_answers, checkpoint_of, stored_in
 
 
 def test_a_table_of_timm_without_the_row_of_the_class_token(tmp_path):
