@@ -41,11 +41,7 @@ FEW_UPDATES |= {
     "test_sweep.py",
 }
 # Of the loop itself, and of what graphs are.
-TRACED = {
-    "test_flops.py",
-    "test_interruptions.py",
-    "test_loop.py",
-}
+TRACED = {"test_flops.py", "test_interruptions.py", "test_loop.py"}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,15 +13,10 @@ from PIL import Image
 import trainers.train
 from tests import commands
 from tests.trainers.made import waves, write_photos, write_records
-from trainers.data.decoding import (
-    DataError,
-)
+from trainers.data.decoding import DataError
 from trainers.inspect_data import check_out
 from trainers.recipes.recipes import RECIPES
-from trainers.train import (
-    check_images,
-    print_other_images,
-)
+from trainers.train import check_images, print_other_images
 from trainers.training import pictures
 from trainers.training.loop import Loop
 from trainers.training.trainer import prepare

@@ -31,9 +31,7 @@ def test_an_evaluation_of_the_same_images_is_read(folder, digits):
         1: ImagePrediction(3, 8, 0.25, "b.png"),
     }
     write_image_predictions(
-        folder / "image_predictions.csv",
-        predictions,
-        digits.class_names,
+        folder / "image_predictions.csv", predictions, digits.class_names
     )
     other = read_other(str(folder), digits)
     assert other.report["model"] == "other"

@@ -24,11 +24,7 @@ from tests.trainers.made import (
 )
 from trainers.commands import open_source
 from trainers.evaluation import image_predictions as examples
-from trainers.evaluation.evaluation import (
-    choose_folder,
-    evaluate,
-    name_chosen,
-)
+from trainers.evaluation.evaluation import choose_folder, evaluate, name_chosen
 from trainers.evaluation.image_predictions import (
     PREDICTIONS_NAME,
     ImagePrediction,

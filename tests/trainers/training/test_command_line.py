@@ -121,9 +121,7 @@ time.sleep(600)
 """
 
 
-def test_the_first_signal_is_noted_and_the_second_kills(
-    subprocess_environment,
-):
+def test_the_first_signal_is_noted_and_the_second_kills(subprocess_environment):
     result = commands.run(["-c", TWICE], subprocess_environment)
     assert result.returncode == -signal.SIGINT
     assert result.stdout == "False\nTrue\n"

@@ -63,11 +63,7 @@ def taught(recipe, teacher):
 
 
 @pytest.mark.parametrize(
-    ("weight", "changed"),
-    [
-        (0.0, {"class_head"}),
-        (1.0, {"teacher_head"}),
-    ],
+    ("weight", "changed"), [(0.0, {"class_head"}), (1.0, {"teacher_head"})]
 )
 def test_each_classifier_learns_of_its_own(taught, tmp_path, weight, changed):
     taught = dataclasses.replace(
