@@ -27,11 +27,21 @@ from trainers.commands import (
     stop_at_once,
     user_errors,
 )
+from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import BadExamples
-from trainers.evaluation.calibration import calibrate, calibrate_classes
+from trainers.data.labels import parse_goal
+from trainers.data.readers.image_files import ImageFiles
+from trainers.data.readers.image_paths import place_by_content, printable
+from trainers.evaluation.calibration import (
+    ChosenThresholds,
+    calibrate,
+    calibrate_classes,
+    check_images,
+)
 from trainers.evaluation.file_predictions import expand_folders
 from trainers.evaluation.predictions import load_image
-from trainers.training.run_folder import Calibration
+from trainers.training.model_card import write_card
+from trainers.training.run_folder import Calibration, RunFolder
 
 FLAGS = flags.FLAGS
 
@@ -53,13 +63,16 @@ def main(arguments):
             "bad_examples": BadExamples(FLAGS.max_bad_examples),
         }
         if run.has_several_labels:
-            goal = FLAGS.threshold_goal or run.load_recipe().threshold_goal
-            thresholds = calibrate(run, dataset, goal, **options)
-            print(f"Thresholds for {goal}, in {run.recipe_path}:")
-            for name, value in zip(run.load_class_names(), thresholds):
-                print(f"{name:24s} {value:.4f}")
+            check_images(run, dataset)
+            goal = FLAGS.threshold_goal or run.thresholds_chosen.get("goal")
+            goal = goal or run.load_recipe().threshold_goal
+            chosen = calibrate(run, dataset, goal, **options)
+            write_card(run, run.load_model())
+            print(describe_thresholds(run, chosen, goal))
+            print(f"Written: {run.recipe_path}. {REPEAT}")
             return
         shape, preprocess = run.load_model().input_shape[1:], run.preprocess
+        refuse_known(FLAGS.unknown, dataset)
         unknown = load_images(
             FLAGS.unknown, shape, preprocess, options["bad_examples"]
         )
@@ -73,10 +86,49 @@ def main(arguments):
             **options,
         )
     print(describe(found))
-    print(
-        f"Written: {run.calibration_path}. Evaluations and exports from before "
-        "do not know this: repeat them."
-    )
+    print(f"Written: {run.calibration_path}. {REPEAT}")
+
+
+REPEAT = "Evaluations and exports from before do not know this: repeat them."
+
+
+def describe_thresholds(
+    run: RunFolder, chosen: ChosenThresholds, goal: str
+) -> str:
+    """Return the thresholds of each label, and what they do, in lines."""
+    lines = [
+        f"Thresholds for {goal}:",
+        f"{'label':24s} threshold  precision  recall",
+    ]
+    wanted = parse_goal(goal) or 0.0
+    names = map(printable, run.load_class_names())
+    for name, threshold, precision, recall, is_measured in zip(names, *chosen):
+        notes = (
+            "" if is_measured else "  as before: no images with and without it"
+        )
+        if is_measured and precision < wanted:
+            notes = "  precision not reached"
+        lines.append(
+            f"{name:24s} {threshold:<10.4f} {format_share(precision, 4):10s} "
+            f"{format_share(recall, 4)}{notes}"
+        )
+    return "\n".join(lines)
+
+
+def refuse_known(paths: list[str] | None, dataset: ImageDataset):
+    """Raise a ValueError if images of other things are of the data set."""
+    if not paths or not isinstance(dataset.reader, ImageFiles):
+        return
+    files = expand_folders(paths)
+    rows = [row for rows in dataset.reader.files.values() for row in rows]
+    places = place_by_content([*files, *(path for path, _ in rows)])
+    known = set(places[len(files) :])
+    for file, place in zip(files, places):
+        if place in known:
+            raise ValueError(
+                "`unknown` must show other things than the data set. "
+                f"Received: {printable(file)}, an image of {dataset.name}"
+            )
 
 
 def load_images(

@@ -14,7 +14,9 @@ from sklearn.datasets import load_digits
 
 from keras_vit.known import SCORES
 from tests import commands
-from trainers.calibrate import describe, load_images
+from tests.trainers.made import write_photos
+from trainers.calibrate import describe, load_images, refuse_known
+from trainers.data.datasets import open_dataset
 from trainers.data.decoding import BadExamples
 from trainers.evaluation.file_predictions import (
     OUTPUT_FORMS,
@@ -161,6 +163,15 @@ def test_unreadable_pictures_of_other_things_may_be_skipped(tmp_path):
     assert few.names == [str(tmp_path / "bad.png")]
     with pytest.raises(ValueError, match="bad.png.*max_bad_examples=0"):
         load_images([str(tmp_path)], (8, 8, 1), "", BadExamples())
+
+
+def test_photos_of_the_data_set_show_no_other_things(tmp_path):
+    write_photos(tmp_path / "photos", [*"ab"] * 8)
+    dataset = open_dataset(f"folder:{tmp_path}/photos")
+    write_photos(tmp_path / "more", ["c"], size=(5, 5))
+    refuse_known([f"{tmp_path}/more"], dataset)
+    with pytest.raises(ValueError, match="`unknown` .*photos/a/0.png"):
+        refuse_known([f"{tmp_path}/more", f"{tmp_path}/photos/a"], dataset)
 
 
 def test_a_score_that_was_not_measured_is_named(calibrated):

@@ -396,7 +396,8 @@ def judge_balance(images, class_names, is_balanced) -> Iterator[Finding]:
         yield Finding(
             "warning",
             f"{largest!r} has {totals[largest]:,} images, {smallest!r} only "
-            f"{totals[smallest]:,}" + ("" if is_balanced else BALANCE_ADVICE),
+            f"{totals[smallest]:,}"
+            + ("" if is_balanced or not totals[smallest] else BALANCE_ADVICE),
         )
 
 
@@ -577,10 +578,14 @@ def _pairs(looks: Sequence[int]) -> Iterable[tuple[int, int]]:
 
 
 def find_unread(dataset: ImageDataset) -> list[Finding]:
-    """Return findings on the unread files and splits of a data set."""
+    """Return findings on a data set without its images: what is not read.
+
+    Of several labels also which are not known, or those of all images.
+    """
+    found = [*judge_unknown(dataset)] if dataset.has_several_labels else []
     if not isinstance(dataset.reader, ImageFiles):
-        return []
-    found = [*judge_splits(dataset)]
+        return found
+    found += judge_splits(dataset)
     kind, _, path = dataset.name.partition(":")
     if FILE_LISTS[kind].has_class_folders:
         found += judge_empty_classes(
@@ -609,6 +614,31 @@ def judge_labels(dataset: ImageDataset) -> Iterator[Finding]:
                 row = Examined("", split, ", ".join(classes), "", labels=labels)
                 rows.append(row)
     yield from judge_classes(rows, names)
+
+
+def judge_unknown(dataset: ImageDataset) -> Iterator[Finding]:
+    """Find labels that all images have, and how many are unknown."""
+    for split in filter(None, (dataset.train_split, dataset.eval_split)):
+        labels = dataset.labels(split)
+        names = np.array(dataset.class_names, dtype=object)
+        always = names[(labels == 1).any(0) & ~(labels == 0).any(0)]
+        if len(always):
+            yield Finding(
+                "warning",
+                f"the split {split!r} has no image without {_list(always)}: a "
+                "model learns to give it always, and no mean figure counts it",
+            )
+        unknown = np.isnan(labels).sum(0)
+        if unknown.any():
+            counts = [
+                f"{name!r} of {n:,}" for name, n in zip(names, unknown) if n
+            ]
+            listed = list_first(counts, NUM_MISSING_LISTED)
+            yield Finding(
+                "note",
+                f"nobody knows, in the {len(labels):,} images of the split "
+                f"{split!r}, the label {listed}; these do not count",
+            )
 
 
 def judge_splits(dataset: ImageDataset) -> Iterator[Finding]:

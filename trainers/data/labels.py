@@ -51,7 +51,8 @@ AUTO = LabelOptions()
 DEFAULT_THRESHOLD = 0.5
 # Between labels in a cell, the preferred one first.
 SEPARATORS = ("|", ";", ",")
-IS_LIST = re.compile(r"\[.*\]", re.DOTALL)
+UNUSUAL_SEPARATORS = (" ", "/", "+", "&")
+IS_LIST = re.compile(r"\[.*\]|\(.*\)|\{.*\}", re.DOTALL)
 LIST_ITEM = re.compile(r"""'([^']*)'|"([^"]*)"|([^\s,'"][^,]*)""")
 
 
@@ -70,27 +71,32 @@ def named_classes(label) -> tuple:
 def split_cells(cells: Iterable[str], separator: str | None) -> list[LabelSet]:
     """Return the labels in the cells of a column; an empty one has none.
 
-    Cells may also be lists as Python writes them, `['cat', 'dog']`.
+    Cells may also be lists as Python or a database writes them, such as
+    `['cat', 'dog']` or `{cat,dog}`.
 
     Args:
         cells: The cells.
         separator: See `LabelOptions`.
 
     Raises:
-        ValueError: If there may be several separators.
+        ValueError: If there may be several separators, or another one.
 
     Example:
         >>> split_cells(["cat; dog", "", "cat"], None)[0].present
         ('cat', 'dog')
     """
     cells = list(cells)
-    are_lists = all(IS_LIST.fullmatch(cell) for cell in cells if cell)
-    if separator is None and any(cells) and are_lists:
-        rows = [LIST_ITEM.findall(cell[1:-1]) for cell in cells]
-        parts = [["".join(item) for item in row] for row in rows]
+    if separator is None:
+        plain = [cell for cell in cells if not IS_LIST.fullmatch(cell)]
+        separator = find_separator(plain) or SEPARATORS[0]
+        parts = [
+            ["".join(item) for item in LIST_ITEM.findall(cell[1:-1])]
+            if IS_LIST.fullmatch(cell)
+            else cell.split(separator)
+            for cell in cells
+        ]
     else:
-        separator = separator or find_separator(cells) or SEPARATORS[0]
-        parts = [re.split(re.escape(separator), cell) for cell in cells]
+        parts = [cell.split(separator) for cell in cells]
     return [
         LabelSet(tuple(dict.fromkeys(x.strip() for x in row if x.strip())))
         for row in parts
@@ -101,9 +107,16 @@ def find_separator(cells: Sequence[str]) -> str | None:
     """Return what separates labels in cells; None if nothing does.
 
     Raises:
-        ValueError: If it may be one of several.
+        ValueError: If it may be one of several, or an unusual one: the parts
+            are fewer than the cells that they combine to.
     """
     found = [s for s in SEPARATORS if any(s in cell for cell in cells)]
+    if not found:
+        whole = set(cells) - {""}
+        for mark in UNUSUAL_SEPARATORS:
+            parts = {x for cell in whole for x in cell.split(mark)} - {""}
+            if len(parts) < len(whole):
+                found = [mark, SEPARATORS[0]]
     if len(found) > 1:
         shown = next(c for c in cells if found[0] in c or found[1] in c)
         raise ValueError(

@@ -3,6 +3,7 @@
 import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -43,6 +44,26 @@ NUM_LISTED = 5  # Classes in a warning.
 EQUAL = 0.01  # AUROCs that differ by no more count as equal.
 
 
+class ChosenThresholds(NamedTuple):
+    """The thresholds of labels, and what they do on the images of the choice.
+
+    Shapes:
+        each: (C,).
+
+    Args:
+        thresholds: The least probability of each label that is given.
+        precisions: Of the labels that are given by them; NaN if none is.
+        recalls: Share of the present labels that are given; NaN without any.
+        is_measured: Whether there were images with the label and without it;
+            if not, the threshold is that of before.
+    """
+
+    thresholds: np.ndarray
+    precisions: np.ndarray
+    recalls: np.ndarray
+    is_measured: np.ndarray
+
+
 def calibrate(
     run: RunFolder,
     dataset: ImageDataset,
@@ -50,7 +71,7 @@ def calibrate(
     *,
     batch_size: int = 128,
     bad_examples: BadExamples | None = None,
-) -> list[float]:
+) -> ChosenThresholds:
     """Choose the thresholds of a run's labels, and save them in it.
 
     Args:
@@ -59,9 +80,6 @@ def calibrate(
         goal: See `choose_thresholds`.
         batch_size: Number of images per batch.
         bad_examples: See `predict_dataset`.
-
-    Returns:
-        The least probability of each label that is given.
 
     Raises:
         ValueError: If the goal is unknown, or the images cannot be read.
@@ -77,9 +95,25 @@ def calibrate(
         )
     ]
     logits, labels = map(np.concatenate, zip(*rows))
-    thresholds = choose_thresholds(sigmoid(logits), labels, goal)
-    run.save_thresholds(thresholds)
-    return thresholds
+    probabilities = sigmoid(logits)
+    is_measured = (labels == 1).any(0) & (labels == 0).any(0)
+    thresholds = np.where(
+        is_measured,
+        choose_thresholds(probabilities, labels, goal),
+        run.used_thresholds,
+    )
+    run.save_thresholds(
+        thresholds.tolist(),
+        dataset=dataset.name,
+        split=dataset.eval_split,
+        goal=goal,
+    )
+    is_given = (probabilities >= thresholds) & ~np.isnan(labels)
+    hits = (is_given & (labels == 1)).sum(0)
+    with np.errstate(invalid="ignore"):
+        precisions = hits / is_given.sum(0)
+        recalls = hits / (labels == 1).sum(0)
+    return ChosenThresholds(thresholds, precisions, recalls, is_measured)
 
 
 def calibrate_classes(
@@ -230,13 +264,25 @@ def check_choices(run, dataset, score, refuse):
             f"image one of them. Received: run_dir={str(run)!r}"
         )
     check_has_train_split(dataset)
+    check_images(run, dataset)
+
+
+def check_images(run: RunFolder, dataset: ImageDataset):
+    """Raise a ValueError unless a split can calibrate a run.
+
+    It must have LEAST_IMAGES, and none that the model has learned from.
+    """
     recipe = run.load_recipe()
     own = open_comparable(
         dataset, recipe.dataset, recipe.train_split, labels=recipe.label_options
     )
     for learned in (dataset, own):
-        if learned and share_images(
-            dataset, dataset.eval_split, learned, learned.train_split
+        if (
+            learned
+            and learned.train_split
+            and share_images(
+                dataset, dataset.eval_split, learned, learned.train_split
+            )
         ):
             raise ValueError(
                 "`eval_split` must have none of the images that the model "

@@ -191,10 +191,11 @@ def name_chosen(
             dataset, dataset.eval_split, other, other.eval_split
         )
 
-    by_it = ["model"] if recipe.keep_best else []
-    by_it += ["thresholds"] if source.thresholds is not None else []
-    if by_it and has_images_of(recipe.dataset, recipe.eval_split):
-        chosen += by_it
+    if recipe.keep_best and has_images_of(recipe.dataset, recipe.eval_split):
+        chosen.append("model")
+    by = source.thresholds_chosen
+    if by and has_images_of(by["dataset"], by["split"]):
+        chosen.append("thresholds")
     if source.calibration:
         figures = source.calibration.figures
         if has_images_of(figures["dataset"], figures["split"]):

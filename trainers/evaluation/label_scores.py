@@ -79,15 +79,16 @@ def mean_average_precision(
     Args:
         scores: Probabilities or logits; logits have fewer ties.
         labels: 1, 0 or NaN.
-        average: "macro" is the mean over the classes that have positives,
-            "micro" the average precision of all labels as one class.
+        average: "macro" is the mean over the classes that have positives and
+            negatives, as nothing can be ranked without; "micro" the average
+            precision of all labels as one class.
     """
     if average == "micro":
         return float(
             average_precisions(scores.ravel()[None], labels.ravel()[None])[0]
         )
     found = average_precisions(scores.T, labels.T)
-    found = found[~np.isnan(found)]
+    found = found[~np.isnan(found) & (labels == 0).any(0)]
     return float(found.mean()) if len(found) else float("nan")
 
 

@@ -130,9 +130,9 @@ LIMIT, MOST_BINS, LEAST_BINS, ALL_BINS = 16.0, 4096, 256, 2**21
 class MeanAveragePrecision:
     """The mean over the classes of their average precision.
 
-    Of logits that are cut off at 16 and rounded, to 1/128 for up to 512
-    classes, where labels of equal logits share a threshold: an evaluation
-    computes it without rounding.
+    Classes without positives or without negatives do not count. Logits are cut
+    off at 16 and rounded, to 1/128 for up to 512 classes, where labels of equal
+    logits share a threshold: an evaluation computes it without rounding.
 
     Args:
         num_classes: Number of classes.
@@ -174,14 +174,14 @@ class MeanAveragePrecision:
         )
 
     def report(self, sums: np.ndarray) -> float:
-        """Return the figure of sums of `measure`; 0 without positive labels."""
+        """Return the figure of sums of `measure`; 0 if none can be ranked."""
         counts = sums.reshape(self.num_classes, self.bins, 2)[:, ::-1]
         positives = counts[..., 1].sum(-1)
-        has_positives = positives > 0
-        if not has_positives.any():
+        is_ranked = (positives > 0) & (counts[..., 0].sum(-1) > 0)
+        if not is_ranked.any():
             return 0.0
-        passed = counts[has_positives].cumsum(1)
-        gained = counts[has_positives, :, 1] / positives[has_positives, None]
+        passed = counts[is_ranked].cumsum(1)
+        gained = counts[is_ranked, :, 1] / positives[is_ranked, None]
         precisions = passed[..., 1] / np.maximum(passed.sum(-1), 1)
         return float((gained * precisions).sum(-1).mean())
 

@@ -349,17 +349,24 @@ class RunFolder:
         }
         if self.model_path.exists() and self.recipe_path.exists():
             content["thresholds"] = self.thresholds
+            content["thresholds_chosen"] = self.thresholds_chosen
             content["finished_step"] = self.finished_step
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.recipe_path, json.dumps(content, indent=2))
 
-    def save_thresholds(self, thresholds: list[float]):
+    def save_thresholds(self, thresholds: list[float], **chosen):
         """Write the least probability of each of several labels.
 
         Args:
             thresholds: In the order of the class names.
+            **chosen: How they were chosen: dataset, split and goal.
         """
-        self._add(thresholds=thresholds)
+        self._add(thresholds=thresholds, thresholds_chosen=chosen)
+
+    @property
+    def thresholds_chosen(self) -> dict[str, str]:
+        """How the thresholds were chosen, see `save_thresholds`."""
+        return self._read(lambda x: x.get("thresholds_chosen") or {})
 
     def save_finished_step(self, step: int):
         """Write that the files of the run are those of its last update."""
@@ -476,6 +483,13 @@ class RunFolder:
                 file=sys.stderr,
             )
             self.calibration_path.unlink()
+        if self.recipe_path.exists() and self.thresholds is not None:
+            print(
+                f"Warning: the thresholds in {self.recipe_path} are removed, "
+                "as the model is written anew.",
+                file=sys.stderr,
+            )
+            self._add(thresholds=None, thresholds_chosen=None)
         with draft_of(self.model_path) as draft:
             model.save(draft)
 
@@ -555,14 +569,23 @@ def write_report(folder: Path, name: str, report: dict):
 
 
 def is_outdated(report: Mapping, source: "RunFolder | NamedModel") -> bool:
-    """Return whether a report is of a model that was trained since.
+    """Return whether the model or its thresholds are others since a report.
 
     Args:
         report: The content of an evaluation.json.
         source: Where the model of the report was.
     """
     written = report.get("model_digest")  # Since this version.
-    return written is not None and source.digest not in (None, written)
+    if written is not None and source.digest not in (None, written):
+        return True
+    if not any(name.startswith("threshold/") for name in report):
+        return False  # Of one label an image.
+    return any(
+        report.get(f"threshold/{name}", threshold) != threshold
+        for name, threshold in zip(
+            source.load_class_names() or (), source.used_thresholds or ()
+        )
+    )
 
 
 def check_place(run: RunFolder, dataset: str):
@@ -653,6 +676,11 @@ class NamedModel:
     def thresholds(self) -> list[float] | None:
         """The least probability of each label in a run; None for 0.5."""
         return self._run.thresholds if self._run else None
+
+    @property
+    def thresholds_chosen(self) -> dict[str, str]:
+        """How those of a run were chosen."""
+        return self._run.thresholds_chosen if self._run else {}
 
     @property
     def used_thresholds(self) -> list[float] | None:

@@ -45,6 +45,7 @@ def read(folder, text, **options):
 
 CELLS = "0.png{0}{1}\r\n1.png{0}dog\r\n2.png{0}cat\r\n3.png{0}\r\n"
 LISTS = """0.png,"['cat' 'dog']"\n1.png,"[""dog""]"\n2.png,[cat]\n3.png,[]\n"""
+MIXED = """0.png,"{cat,dog}"\n1.png,dog\n2.png,"('cat',)"\n3.png,\n"""
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,7 @@ LISTS = """0.png,"['cat' 'dog']"\n1.png,"[""dog""]"\n2.png,[cat]\n3.png,[]\n"""
         ("path,class names\r\n" + CELLS.format(",", "dog;cat"), {}),
         ("path\tlabels\r\n" + CELLS.format("\t", "cat,dog,cat"), {}),
         ("path,labels\n" + LISTS, {}),
+        ("path,labels\n" + MIXED, {}),
         # In a column of one class, if the user says so.
         (
             "path,label\n" + CELLS.format(",", "cat/dog"),
@@ -78,11 +80,31 @@ def test_what_separates_labels_is_found_or_given(folder):
     np.testing.assert_array_equal(labels, [[1, 1], [0, 1], [1, 0], [0, 0]])
 
 
-def test_lines_of_one_image_are_its_labels(folder):
-    text = "path;label\n0.png;dog\n1.png;dog\n0.png;cat\n2.png;cat\n3.png;ant\n"
-    names, labels = read(folder, text)
-    assert names == ["ant", "cat", "dog"]
-    np.testing.assert_array_equal(labels[:, 1:], WANT)
+@pytest.mark.parametrize("kind", ["auto", "several"])
+def test_lines_of_one_image_are_its_labels(folder, kind):
+    """A line without a label is an image that has none."""
+    text = "path;label\n0.png;dog\n1.png;dog\n./0.png;cat\n2.png;cat\n3.png;\n"
+    names, labels = read(folder, text, kind=kind)
+    assert names == ["cat", "dog"]
+    np.testing.assert_array_equal(labels, WANT)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "path,labels\n0.png,cat\n1.png,dog\n2.png,cat\n3.png,dog\n",
+        "path,cat,dog\n0.png,1,0\n1.png,0,1\n2.png,1,0\n3.png,0,1\n",
+    ],
+)
+def test_one_label_an_image_may_be_said_to_be_a_class(folder, text):
+    read(folder, text)
+    one = open_dataset(f"csv:{folder}/labels.csv", labels=LabelOptions("one"))
+    assert not one.has_several_labels and one.class_names == ["cat", "dog"]
+    found = {
+        int(image[0, 0, 0]) // 10: int(label)
+        for image, label in one.examples("train+test")
+    }
+    assert found == {0: 0, 1: 1, 2: 0, 3: 1}
 
 
 def test_few_images_of_several_lines_may_be_mistakes(folder):
@@ -145,7 +167,7 @@ def test_classes_of_the_model_that_data_do_not_name(folder):
         (
             "path,labels\n0.png,a|b\n1.png,a\n",
             "one",
-            "`labels` must be several",
+            "`labels` must be several.*0.png: a, b",
         ),
         ("path,note\n0.png,x\n", "auto", "label or class"),
         ("path,labels\n4.png,a|b\n", "auto", "no file"),
@@ -156,6 +178,26 @@ def test_classes_of_the_model_that_data_do_not_name(folder):
             "path,a,b\n0.png,1,0\n1.png,0,1\n2.png,1,?\n",
             "auto",
             r"'\?' in line 4 of the column 'b'",
+        ),
+        (
+            "path,a,b\n0.png,1,0\n1.png,,1\n2.png,1,0\n",
+            "auto",
+            "must have a 0 .* column 'a'",
+        ),
+        (
+            "path,a,b\n0.png,Y,N\n1.png,N,Y\n",
+            "auto",
+            "one for each class.*a .'y'.",
+        ),
+        (
+            "path,label,sure\n0.png,a,1\n0.png,b,0\n1.png,b,1\n",
+            "auto",
+            "0 in the column 'sure'",
+        ),
+        (
+            "path,labels\n0.png,a b\n1.png,a\n2.png,b c\n3.png,c a\n",
+            "auto",
+            "`label_separator` must be given: .* ' '",
         ),
         (
             "path,label\n0.png,a\n1.png,b\n2.png,a;b\n",
@@ -201,7 +243,7 @@ def test_a_photo_in_two_folders_has_both_labels(tmp_path):
 
 def test_an_unknown_label_stays_unknown_when_images_are_mixed(folder):
     text = "path,cat,dog,split\n" + "\n".join(
-        f"{i}.png,1,{'' if i % 2 else 0},train\n{i}.png,,,test"
+        f"{i}.png,1,{'' if i % 2 else 0},train\n{i}.png,,,test\n{i}.png,0,1,no"
         for i in range(4)
     )
     (folder / "labels.csv").write_text(text)

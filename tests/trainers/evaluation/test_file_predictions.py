@@ -279,11 +279,12 @@ def test_a_wide_table_is_read_back_as_labels(tmp_path):
     (tmp_path / "labels.csv").write_text(text, "utf-8", newline="")
     found = list_csv(str(tmp_path / "labels.csv"))
     labels = dict(row for rows in found.values() for row in rows)
+    names = ("Bär, groß", '"K"|2', "=犬; x")
     assert labels == {
-        str(tmp_path / path): LabelSet(present)
-        for path, present in zip(
-            paths, [("Bär, groß", '"K"|2'), ('"K"|2',), ()]
+        str(tmp_path / path): LabelSet(
+            present, tuple(name for name in names if name not in present)
         )
+        for path, present in zip(paths, [names[:2], names[1:2], ()])
     }
 
 

@@ -1,6 +1,8 @@
 """A training on images that may have several labels."""
 
 import dataclasses
+import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -9,15 +11,23 @@ from sklearn.datasets import load_digits
 
 from tests import commands
 from trainers import train
+from trainers.calibrate import describe_thresholds
 from trainers.data.datasets import open_dataset
-from trainers.evaluation.label_scores import choose_thresholds
+from trainers.data.inspection import judge_unknown
+from trainers.data.labels import LabelSet
+from trainers.evaluation.calibration import calibrate, check_images
+from trainers.evaluation.evaluation import evaluate, name_chosen
+from trainers.evaluation.label_scores import (
+    choose_thresholds,
+    mean_average_precision,
+)
 from trainers.optim.losses import LOSSES
 from trainers.recipes.flags import ChosenRecipe
 from trainers.recipes.recipe import Recipe
 from trainers.sweeps.sweeping import open_sweep
-from trainers.training.objectives import balance_labels
+from trainers.training.objectives import MeanAveragePrecision, balance_labels
 from trainers.training.report import read_metrics
-from trainers.training.run_folder import NamedModel, RunFolder
+from trainers.training.run_folder import NamedModel, RunFolder, is_outdated
 from trainers.training.trainer import prepare
 
 LABELS = {
@@ -119,13 +129,110 @@ def test_thresholds_of_the_kept_model_are_saved_and_stay(
     assert not result.returncode, result.stderr
     want = choose_thresholds(probabilities, labels, "f1")
     np.testing.assert_allclose(run.thresholds, want, rtol=1e-5)
-    assert f"{'large':24s} {want[1]:.4f}" in result.stdout
+    given, truths = probabilities[:, 1] >= want[1], labels[:, 1] == 1
+    precision = truths[given].mean()
+    recall = given[truths].mean()
+    figures = f"{want[1]:.4f}     {precision:.4f}     {recall:.4f}"
+    assert f"{'large':24s} {figures}" in result.stdout
+    assert f"{min(want):.4g} to {max(want):.4g}" in run.card_path.read_text()
     words[-1] = "--score=energy"
     result = commands.run(words, subprocess_environment, tmp_path)
     assert result.returncode and "`score` is for a run of" in result.stderr
     run.save_thresholds([0.5, 2.0, 0.5])
     with pytest.raises(ValueError, match="recipe.json.*`thresholds`"):
         _ = run.thresholds
+
+
+@pytest.fixture(scope="module")
+def finished(table, tmp_path_factory):
+    """Return a finished run, with thresholds of its test split."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    prepare(make_recipe(table), str(folder)).train(train.choose_thresholds)
+    return RunFolder(folder)
+
+
+def test_thresholds_come_with_how_they_were_chosen(finished, table, tmp_path):
+    run = RunFolder(shutil.copytree(finished.folder, tmp_path / "run"))
+    own = {"dataset": table, "split": "test", "goal": "f1"}
+    assert run.thresholds_chosen == own
+    run.save_recipe(run.load_recipe(), run.load_class_names())
+    assert run.thresholds_chosen == own
+    dataset = open_dataset(table)
+    report = evaluate(run, dataset)
+    assert report["chosen_on_split"] == "model and thresholds"
+    assert not is_outdated(report, run)
+    # Of other images, without one of the labels, whose threshold stays.
+    before = run.thresholds
+    folder = pathlib.Path(table.removeprefix("csv:")).parent
+    path = folder / "others.csv"
+    lines = (folder / "labels.csv").read_text().splitlines()
+    rows = [line.split(",") for line in lines]
+    path.write_text(
+        "\n".join(",".join(r[:3]) for r in rows if "test" not in r[4])
+    )
+    others = open_dataset(f"csv:{path}", eval_split="train+test")
+    others = others.with_forms_of(run.load_class_names())
+    found = calibrate(run, others, "precision:0.99")
+    assert found.is_measured.tolist() == [True, True, False]
+    assert run.thresholds[2] == before[2] and run.thresholds != before
+    assert run.thresholds_chosen["dataset"] == others.name
+    assert name_chosen(run, dataset) == {"chosen_on_split": "model"}
+    assert name_chosen(run, others) == {"chosen_on_split": "thresholds"}
+    assert is_outdated(report, run)
+    text = describe_thresholds(run, found, "precision:1.0")
+    lines = text.splitlines()[2:]
+    assert ["not reached" in x for x in lines[:2]] == [
+        x < 1 for x in found.precisions[:2].tolist()
+    ]
+    assert lines[2].endswith("as before: no images with and without it")
+
+
+def test_thresholds_of_another_model_are_removed(finished, tmp_path, capsys):
+    run = RunFolder(shutil.copytree(finished.folder, tmp_path / "run"))
+    run.save_model(run.load_model())
+    assert run.thresholds is None and run.thresholds_chosen == {}
+    assert "the thresholds in" in capsys.readouterr().err
+    run.save_model(run.load_model())
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "split, fault",
+    [("train", "must have none of the images"), ("test[:9]", "10 images")],
+)
+def test_thresholds_need_images_that_were_not_learned(
+    finished, table, split, fault
+):
+    with pytest.raises(ValueError, match=f"`eval_split` .*{fault}"):
+        check_images(finished, open_dataset(table, eval_split=split))
+
+
+def test_labels_that_all_images_have_do_not_count(finished, table):
+    """Neither in the mean average precision of a training nor in another."""
+    dataset = open_dataset(table)
+    labels, logits = judge(finished, dataset)
+    always = np.column_stack([labels, np.ones(len(labels))])
+    scores = np.column_stack([logits, logits[:, 0]])
+    plain = mean_average_precision(logits, labels)
+    assert mean_average_precision(scores, always) == plain
+    figures = []
+    for a, b in ((labels, logits), (always, scores)):
+        measure = MeanAveragePrecision(a.shape[1])
+        a, b = a.astype("float32"), b.astype("float32")
+        sums = measure.measure(a, b, np.ones(len(a), "float32"))
+        figures.append(measure.report(np.array(sums)))
+    assert figures[1] == pytest.approx(figures[0], abs=1e-6)
+    # The inspection names them, and what nobody knows.
+    rows = [row for rows in dataset.reader.files.values() for row in rows]
+    files = {
+        split: [(path, LabelSet((0,), (1,))) for path, _ in rows]
+        for split in ("train", "test")
+    }
+    reader = dataclasses.replace(dataset.reader, files=files)
+    found = judge_unknown(dataclasses.replace(dataset, reader=reader))
+    texts = [finding.text for finding in found]
+    assert "has no image without 'even'" in texts[0]
+    assert "the label 'round' of 90" in texts[1]
 
 
 def stop_and_go_on(table, folder):

@@ -29,6 +29,10 @@ NUM_FAULTS = 5  # Lines that an error names.
 NUM_COLUMNS_NAMED = 20
 
 
+class PairLabel(LabelSet):
+    """The label of a line, of an image that may have other lines."""
+
+
 def list_csv(path: str, options: LabelOptions = AUTO) -> dict[str, list[tuple]]:
     """Return the (path, label) pairs of each split of a CSV table.
 
@@ -99,7 +103,7 @@ def _read_rows(path, options):
         )
         file = files.find(name)
         text = split + "".join(classes_of(label))
-        if not name or not label or (of_split and not split):
+        if not name or label == "" or (of_split and not split):
             faults.append(f"line {number} has an empty cell")
         elif any((cell or "").strip() for cell in row.get(None, [])):
             faults.append(f"line {number} has more cells than the first line")
@@ -126,35 +130,46 @@ def _read_rows(path, options):
 
 def _join_lines(path, rows, kind):
     """Return a row for each image, with all labels of its lines."""
+    first = rows[0][1]
+    if not isinstance(first, LabelSet):
+        return rows
     # A path may be written in several ways.
     keys = [(os.path.realpath(file), split) for file, _, split in rows]
-    is_set = isinstance(rows[0][1], LabelSet)
     merged = merge_rows([row[:2] for row in rows], keys)
-    several = sum(len(label.present) > 1 for _, label in merged)
-    if is_set and kind == "one":
-        raise ValueError(
-            "`labels` must be several or auto for a table whose images have "
-            f"several labels. Received: labels={kind!r}, PATH={path!r}"
-        )
-    if is_set and len(merged) < len(rows):
+    if isinstance(first, PairLabel):
+        several = [row for row in merged if len(row[1].present) > 1]
+        if kind == "auto" and len(several) < LEAST_SHARE * len(merged):
+            file, labels = several[0]
+            raise ValueError(
+                "`labels` must be given: several if images may have several "
+                "labels, or one to read each line as an image of its own. "
+                f"Received: labels='auto', PATH={path!r} with "
+                f"{len(several):,} of {len(merged):,} images with several "
+                f"labels, such as {printable(file)}: "
+                f"{', '.join(labels.present)}"
+            )
+        splits = dict.fromkeys(keys)
+        return [(*row, split) for row, (_, split) in zip(merged, splits)]
+    if len(merged) < len(rows):
         raise ValueError(
             "`dataset=csv:PATH` must have one line an image if a line has all "
             f"labels. Received: PATH={path!r} with {len(rows) - len(merged):,} "
             "lines of images of other lines"
         )
-    if is_set or kind == "one" or (kind == "auto" and not several):
-        return rows
-    if kind == "auto" and several < LEAST_SHARE * len(merged):
-        named = next(x for x in merged if len(x[1].present) > 1)
-        raise ValueError(
-            "`labels` must be given: several if images may have several "
-            "labels, or one to read each line as an image of its own. "
-            f"Received: labels='auto', PATH={path!r} with {several:,} of "
-            f"{len(merged):,} images with several labels, such as "
-            f"{printable(named[0])}: {', '.join(named[1].present)}"
-        )
-    splits = dict.fromkeys(keys)
-    return [(*row, split) for row, (_, split) in zip(merged, splits)]
+    return _take_single(path, rows) if kind == "one" else rows
+
+
+def _take_single(path, rows):
+    """Return rows of sets of one label each as rows of this label."""
+    for file, label, _ in rows:
+        if len(label.present) != 1:
+            raise ValueError(
+                "`labels` must be several or auto for a table whose images "
+                "may have several labels, or none. Received: labels='one', "
+                f"PATH={path!r} with {printable(file)}: "
+                f"{', '.join(label.present) or 'none'}"
+            )
+    return [(file, label.present[0], split) for file, label, split in rows]
 
 
 def _read_labels(path, header, cells, options):
@@ -174,12 +189,18 @@ def _read_labels(path, header, cells, options):
             f"PATH={path!r} with {of_label!r} and {of_set!r}; remove or rename "
             "the one that is not to be learned"
         )
-    classes = []
+    classes, others = [], {}
     if not of_label and not of_set:
-        classes = _find_classes(path, header, cells, {of_path, of_split})
+        classes, others = _find_classes(
+            path, header, cells, (of_path, of_split)
+        )
     if of_path is None or not (of_label or of_set or classes):
         wanted = PATH_COLUMNS if of_path is None else LABEL_COLUMNS
-        listed = ", ".join(map(printable, header[:NUM_COLUMNS_NAMED]))
+        columns = [printable(name) for name in header[:NUM_COLUMNS_NAMED]]
+        if of_path is not None and others:
+            columns = [f"{name} ({why})" for name, why in others.items()]
+            wanted = (*wanted, "one for each class, of 1 and 0")
+        listed = ", ".join(columns[:NUM_COLUMNS_NAMED])
         raise ValueError(
             "`dataset=csv:PATH` must name a file whose first line has a "
             f"column {' or '.join(wanted)}. Received: PATH={path!r} with "
@@ -207,11 +228,21 @@ def _read_labels(path, header, cells, options):
         ]
         return of_path, of_split, labels
     labels = [(row[of_label or of_set] or "").strip() for _, row in cells]
-    has_lines = len({row[of_path] for _, row in cells}) < len(cells)
-    is_several = options.kind == "several" and not has_lines
-    if of_set or options.separator or is_several:
+    of_file = {}
+    for (_, row), label in zip(cells, labels):
+        file = os.path.normpath((row[of_path] or "").strip())
+        of_file.setdefault(file, set()).add(label)
+    has_pairs = any(len(found - {""}) > 1 for found in of_file.values())
+    is_several = options.kind == "several"
+    has_lines = len(of_file) < len(cells)
+    if of_set or options.separator or (is_several and not has_lines):
         labels = split_cells(labels, options.separator)
         _warn_of_words(labels)
+    elif is_several or (has_pairs and options.kind == "auto"):
+        _check_pairs(path, header, cells, (of_path, of_label, of_split))
+        # A line without a label is an image that has none.
+        labels = [PairLabel((label,) if label else ()) for label in labels]
+        _warn_of_words([LabelSet(tuple(x)) for x in of_file.values()])
     elif options.kind != "one":
         _check_single(path, labels)
     return of_path, of_split, labels
@@ -231,11 +262,13 @@ def _find_once(path, header, plain):
 def _find_classes(path, header, cells, others):
     """Return the columns of classes, whose cells are 1, 0 or empty.
 
+    Of the other columns, the reason is returned by name.
+
     Raises:
-        ValueError: If one is there twice, or most of its cells are 1 or 0 and
-            another one is not.
+        ValueError: If one is there twice, most of its cells are 1 or 0 and
+            another one is not, or none is 0 where some are empty.
     """
-    found, left = [], []
+    found, left = [], {}
     for name in header:
         if name in others or not name:
             continue
@@ -243,6 +276,13 @@ def _find_classes(path, header, cells, others):
         filled = [mark for mark in marks if mark is not None]
         wrong = [mark for mark in filled if mark not in (0, 1)]
         if filled and not wrong:
+            if len(filled) < len(marks) and 0 not in filled:
+                raise ValueError(
+                    "`dataset=csv:PATH` must have a 0 where an image has not "
+                    "the label of a column; an empty cell is unknown. "
+                    f"Received: PATH={path!r} with 1 and empty cells alone in "
+                    f"the column {name!r}"
+                )
             found.append(name)
         elif len(wrong) < len(filled) / 2:
             line, row = next(
@@ -255,9 +295,7 @@ def _find_classes(path, header, cells, others):
                 "it or remove the column"
             )
         else:
-            left.append(
-                f"{name} ({wrong[0]!r})" if wrong else f"{name} (empty)"
-            )
+            left[name] = repr(wrong[0]) if wrong else "empty"
     forms = collections.Counter(_form(name) for name in found)
     twice = [name for name in found if forms[_form(name)] > 1]
     if twice:
@@ -266,8 +304,22 @@ def _find_classes(path, header, cells, others):
             f"Received: PATH={path!r} with {twice[0]!r} twice"
         )
     if found and left:
-        warn_of(set(left), "column", "not read: its cells are not 0 and 1")
-    return found
+        shown = {f"{name} ({why})" for name, why in left.items()}
+        warn_of(shown, "column", "not read: its cells are not 0 and 1")
+    return found, left
+
+
+def _check_pairs(path, header, cells, known):
+    """Raise a ValueError if lines may say that an image has not a label."""
+    for name in header:
+        marks = {_mark(row[name]) for _, row in cells}
+        if name and name not in known and marks <= {0, 1} and 0 in marks:
+            raise ValueError(
+                "`dataset=csv:PATH` must have a line for each label that an "
+                "image has, and none for others. Received: "
+                f"PATH={path!r} with 0 in the column {name!r}; remove the "
+                "lines of absent labels, or the column"
+            )
 
 
 def _warn_of_words(labels):
