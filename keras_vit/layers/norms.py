@@ -107,11 +107,12 @@ def _normalize_square(tokens, gamma, *, epsilon, dtype):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class GroupNorm(keras.layers.GroupNormalization):
+class GroupNormalization(keras.layers.GroupNormalization):
     """Normalise groups of channels of an image, then scale and shift.
 
     Computes the same as Keras' layer over the last axis, in float32, on
-    tensors of at most four axes, which is all that GPUs of phones take.
+    tensors of at most four axes, which is all that GPUs of phones take. The
+    names of weights in files are made of the name of this class.
 
     Shapes:
         x: (B, h, w, C). returns: the same.

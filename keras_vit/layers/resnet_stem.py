@@ -8,7 +8,7 @@ from keras import ops
 from keras_vit.arguments import as_whole
 from keras_vit.layers import kernels
 from keras_vit.layers.base import Composite, wide
-from keras_vit.layers.norms import GroupNorm
+from keras_vit.layers.norms import GroupNormalization
 from keras_vit.tables import pick
 
 GROUPS = 32
@@ -116,7 +116,7 @@ class StandardizedConv2D(keras.layers.Conv2D):
 def group_norm(epsilons: str, groups: int = GROUPS, **options):
     """Return a group normalisation for a ResNet, see STEM_EPSILONS."""
     epsilon = pick(STEM_EPSILONS, epsilons, "epsilons").norm
-    return GroupNorm(groups, epsilon=epsilon, **options)
+    return GroupNormalization(groups, epsilon=epsilon, **options)
 
 
 class ResidualUnit(Composite):

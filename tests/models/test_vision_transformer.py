@@ -432,6 +432,7 @@ def test_registered_names_stay_as_they_are():
         "keras_vit>AttentionPooling",
         "keras_vit>BottleneckUnit",
         "keras_vit>ClassToken",
+        "keras_vit>GroupNormalization",
         "keras_vit>LayerNorm",
         "keras_vit>LearnedPositionEmbedding",
         "keras_vit>MlpBlock",
