@@ -58,7 +58,7 @@ img, .none {{ width: 7rem; height: 7rem; object-fit: contain;
 .wide {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; }}
 th, td {{ border: 1px solid var(--line); padding: .2rem .6rem;
- text-align: right; white-space: nowrap; }}
+ text-align: right; overflow-wrap: normal; }}
 tr > th:first-child {{ text-align: left; }}
 {style}
 </style>
