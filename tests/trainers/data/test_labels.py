@@ -185,6 +185,11 @@ def test_classes_of_the_model_that_data_do_not_name(folder):
             "must have a 0 .* column 'a'",
         ),
         (
+            "path,a,b\n0.png,1,0\n1.png,0\n2.png,1,1\n",
+            "auto",
+            "fewer in line 3",
+        ),
+        (
             "path,a,b\n0.png,Y,N\n1.png,N,Y\n",
             "auto",
             "one for each class.*a .'y'.",
@@ -214,6 +219,15 @@ def test_faults_of_tables_are_named(folder, text, kind, fault):
 def test_a_separator_for_a_column_a_class_is_refused(folder):
     with pytest.raises(ValueError, match="`label_separator`"):
         read(folder, "path,a,b\n0.png,1,0\n1.png,0,1", separator=";")
+
+
+def test_other_labels_in_another_split_are_no_further_ones(folder):
+    lines = [f"{i}.png,{x},{s}" for i in (0, 1) for x, s in ("ax", "by")]
+    (folder / "t.csv").write_text("\n".join(["path,label,split", *lines]))
+    dataset = open_dataset(f"csv:{folder}/t.csv", None, "x", "y")
+    assert not dataset.has_several_labels
+    assert dataset.labels("x").tolist() == [0, 0]
+    assert dataset.labels("y").tolist() == [1, 1]
 
 
 def test_words_for_no_label_are_classes_with_a_warning(folder):

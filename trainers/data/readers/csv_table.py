@@ -44,9 +44,9 @@ def list_csv(path: str, options: LabelOptions = AUTO) -> dict[str, list[tuple]]:
 
     The labels are in one of LABEL_COLUMNS, a class in each line; several lines
     of one image are several labels. Or they are in one of SET_COLUMNS, several
-    in a cell; if `options` say so, in either. Or a column for each
-    class has 1 for the images of the class, 0 for the others, and nothing
-    where it is unknown.
+    in a cell; if `options` say so, in either. Or a column for each class has 1
+    for the images of the class, 0 for the others, and nothing where it is
+    unknown.
 
     Args:
         path: Path of the file, in UTF-8 or, as Excel writes it, UTF-16.
@@ -138,6 +138,8 @@ def _join_lines(path, rows, kind):
     merged = merge_rows([row[:2] for row in rows], keys)
     if isinstance(first, PairLabel):
         several = [row for row in merged if len(row[1].present) > 1]
+        if kind == "auto" and not several:  # In different splits.
+            return _take_single(path, rows, kind)
         if kind == "auto" and len(several) < LEAST_SHARE * len(merged):
             file, labels = several[0]
             raise ValueError(
@@ -156,16 +158,16 @@ def _join_lines(path, rows, kind):
             f"labels. Received: PATH={path!r} with {len(rows) - len(merged):,} "
             "lines of images of other lines"
         )
-    return _take_single(path, rows) if kind == "one" else rows
+    return _take_single(path, rows, kind) if kind == "one" else rows
 
 
-def _take_single(path, rows):
+def _take_single(path, rows, kind):
     """Return rows of sets of one label each as rows of this label."""
     for file, label, _ in rows:
         if len(label.present) != 1:
             raise ValueError(
                 "`labels` must be several or auto for a table whose images "
-                "may have several labels, or none. Received: labels='one', "
+                f"may have several labels, or none. Received: labels={kind!r}, "
                 f"PATH={path!r} with {printable(file)}: "
                 f"{', '.join(label.present) or 'none'}"
             )
@@ -282,6 +284,13 @@ def _find_classes(path, header, cells, others):
                     "the label of a column; an empty cell is unknown. "
                     f"Received: PATH={path!r} with 1 and empty cells alone in "
                     f"the column {name!r}"
+                )
+            short = [line for line, row in cells if row[name] is None]
+            if short:
+                raise ValueError(
+                    "`dataset=csv:PATH` must have a cell, empty or not, for "
+                    f"each class. Received: PATH={path!r} with fewer in line "
+                    f"{short[0]}"
                 )
             found.append(name)
         elif len(wrong) < len(filled) / 2:
