@@ -41,11 +41,12 @@ def rotate_pairs(x, rotation, pairs: str):
     Reference: Su et al. 2021, arXiv:2104.09864, eq. 34.
     """
     x = ops.convert_to_tensor(x)
-    swap, spread = pick(PAIRS, pairs, "pairs")
+    swap, each = pick(PAIRS, pairs, "pairs")
     cosines, sines = ops.unstack(ops.cast(rotation, x.dtype), 2)
     # The minus of -b is in the sines, which are constants of most graphs:
     # TFLite cannot negate integers.
-    signs = ops.cast(spread([-1.0, 1.0], x.shape[-1] // 2), x.dtype)
+    signs = each([-1.0], [1.0], x.shape[-1] // 2)
+    signs = ops.convert_to_tensor(signs, x.dtype)
     return x * cosines + swap(x) * (sines * signs)
 
 
@@ -63,10 +64,11 @@ def swap_neighbours(x):
 
 
 # A pair consists of the features i and i + E/2, or 2i and 2i + 1: what swaps
-# the features of each pair, and what gives them two numbers.
+# the features of each pair, and what lists a number for each, in Python as
+# PyTorch compiles nothing of NumPy.
 PAIRS = {
-    "halves": (swap_halves, np.repeat),
-    "neighbours": (swap_neighbours, np.tile),
+    "halves": (swap_halves, lambda a, b, count: a * count + b * count),
+    "neighbours": (swap_neighbours, lambda a, b, count: (a + b) * count),
 }
 
 
