@@ -126,16 +126,29 @@ class GroupNormalization(keras.layers.GroupNormalization):
         x = ops.cast(inputs, wide(inputs.dtype))
         _, h, w, channels = ops.shape(x)
         groups = self.groups, channels // self.groups
-        x = kernels.reshape(x, (-1, h * w, *groups))
-        x = x - ops.mean(x, axis=(1, 3), keepdims=True)
-        variance = ops.mean(ops.multiply(x, x), axis=(1, 3), keepdims=True)
-        x = x * ops.rsqrt(variance + self.epsilon)
-        x = kernels.reshape(x, (-1, h, w, channels))
+        # Sums over the pixels of a channel are fast; those of the channels of
+        # a group are few. No large numbers are subtracted from each other.
+        x = kernels.reshape(x, (-1, h * w, channels))
+        means = ops.mean(x, axis=1, keepdims=True)
+        x = x - means
+        variances = ops.mean(ops.multiply(x, x), axis=1)
+        means, variances = (
+            kernels.reshape(each, (-1, *groups)) for each in (means, variances)
+        )
+        shift = means - ops.mean(means, axis=-1, keepdims=True)
+        variances = variances + ops.multiply(shift, shift)
+        variance = ops.mean(variances, axis=-1, keepdims=True)
         gamma, beta = (
-            ops.cast(weight.value, x.dtype)
+            ops.reshape(ops.cast(weight.value, x.dtype), groups)
             for weight in (self.gamma, self.beta)
         )
-        return ops.cast(x * gamma + beta, self.compute_dtype)
+        scale = ops.rsqrt(variance + self.epsilon) * gamma  # (B, groups, ...)
+        offset = shift * scale + beta
+        scale, offset = (
+            kernels.reshape(each, (-1, 1, channels)) for each in (scale, offset)
+        )
+        x = kernels.reshape(x * scale + offset, (-1, h, w, channels))
+        return ops.cast(x, self.compute_dtype)
 
 
 # Kind -> layer.
