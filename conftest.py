@@ -17,6 +17,7 @@ import pytest
 
 import keras_vit
 from tests import commands
+from tests.shared import plain_graphs
 
 ROOT = pathlib.Path(__file__).parent
 
@@ -188,11 +189,8 @@ def without_xla(monkeypatch):
     monkeypatch.setattr(
         keras.Model, "_resolve_auto_jit_compile", lambda model: False
     )
-    switch, options = "disable_meta_optimizer", tf.config.optimizer
-    before = options.get_experimental_options().get(switch, False)
-    options.set_experimental_options({switch: True})
-    yield
-    options.set_experimental_options({switch: before})
+    with plain_graphs():
+        yield
 
 
 @pytest.fixture

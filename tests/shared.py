@@ -1,5 +1,6 @@
-"""What takes long to make, made once for the processes that run the tests."""
+"""What makes tests fast: things made once, and graphs as they are written."""
 
+import contextlib
 import fcntl
 import os
 import pathlib
@@ -22,3 +23,15 @@ def made_once(tmp_path_factory, name, make):
             folder = pathlib.Path(tempfile.mkdtemp(prefix=name, dir=root))
             kept.write_bytes(pickle.dumps(make(folder)))
     return pickle.loads(kept.read_bytes())
+
+
+@contextlib.contextmanager
+def plain_graphs():
+    """Run graphs without TensorFlow's rewriting, which few updates repay."""
+    import tensorflow as tf
+
+    switch, options = "disable_meta_optimizer", tf.config.optimizer
+    before = options.get_experimental_options().get(switch, False)
+    options.set_experimental_options({switch: True})
+    yield
+    options.set_experimental_options({switch: before})

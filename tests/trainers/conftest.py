@@ -9,6 +9,7 @@ import tensorflow as tf
 from absl import flags
 
 from tests.serving.conftest import other_zoo, zoo  # noqa: F401
+from tests.shared import plain_graphs
 from trainers.data.datasets import open_dataset
 from trainers.data.readers.tfds import Digits
 from trainers.recipes.flags import define_recipe_flags, recipe_from_flags
@@ -25,11 +26,8 @@ def graphs_as_written():
     It takes a quarter of the time of a short training. The commands that the
     tests run in processes of their own rewrite their graphs as ever.
     """
-    switch = "disable_meta_optimizer"
-    before = tf.config.optimizer.get_experimental_options().get(switch, False)
-    tf.config.optimizer.set_experimental_options({switch: True})
-    yield
-    tf.config.optimizer.set_experimental_options({switch: before})
+    with plain_graphs():
+        yield
 
 
 FEW_UPDATES = {"training", "models", "evaluation"}
