@@ -31,7 +31,7 @@ from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import BadExamples
 from trainers.data.labels import parse_goal
 from trainers.data.readers.image_files import ImageFiles
-from trainers.data.readers.image_paths import place_by_content, printable
+from trainers.data.readers.image_paths import find_copies_of, printable
 from trainers.evaluation.calibration import (
     ChosenThresholds,
     calibrate,
@@ -119,16 +119,13 @@ def refuse_known(paths: list[str] | None, dataset: ImageDataset):
     """Raise a ValueError if images of other things are of the data set."""
     if not paths or not isinstance(dataset.reader, ImageFiles):
         return
-    files = expand_folders(paths)
     rows = [row for rows in dataset.reader.files.values() for row in rows]
-    places = place_by_content([*files, *(path for path, _ in rows)])
-    known = set(places[len(files) :])
-    for file, place in zip(files, places):
-        if place in known:
-            raise ValueError(
-                "`unknown` must show other things than the data set. "
-                f"Received: {printable(file)}, an image of {dataset.name}"
-            )
+    copies = find_copies_of(expand_folders(paths), [path for path, _ in rows])
+    if copies:
+        raise ValueError(
+            "`unknown` must show other things than the data set. "
+            f"Received: {printable(copies[0])}, an image of {dataset.name}"
+        )
 
 
 def load_images(

@@ -24,7 +24,7 @@ from trainers.data.file_lists import (
 )
 from trainers.data.labels import AUTO, LabelOptions
 from trainers.data.readers.image_files import ImageFiles, number_classes
-from trainers.data.readers.image_paths import place_by_content
+from trainers.data.readers.image_paths import find_copies_of
 from trainers.data.readers.tfds import DATASETS, open_tfds
 from trainers.data.readers.tfrecord import open_tfrecords
 from trainers.data.splits import (
@@ -211,9 +211,8 @@ def share_images(
         )
     if not all(isinstance(x.reader, ImageFiles) for x in (left, right)):
         return False
-    paths = left.reader.paths(ranges)
-    places = place_by_content([*paths, *right.reader.paths(others)])
-    return not set(places[: len(paths)]).isdisjoint(places[len(paths) :])
+    paths, others = left.reader.paths(ranges), right.reader.paths(others)
+    return bool(find_copies_of(paths, others))
 
 
 def is_same_dataset(name: str, other: str) -> bool:

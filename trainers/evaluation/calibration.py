@@ -226,11 +226,10 @@ def calibrate_classes(
 def load_temperature(run: RunFolder) -> float:
     """Return what the logits of the model were divided by before."""
     try:
-        return (
-            run.calibration.figures["temperature"] if run.calibration else 1.0
-        )
+        found = run.calibration
     except ContentError:
         return 1.0  # It is of another model.
+    return found.figures["temperature"] if found else 1.0
 
 
 def warn_of_missing(dataset, names, classes):

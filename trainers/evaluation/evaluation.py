@@ -1,6 +1,7 @@
 """Evaluation of a classifier on a data set: metrics and examples."""
 
 import dataclasses
+import functools
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -183,6 +184,7 @@ def name_chosen(
     if recipe is None:
         return {}
 
+    @functools.cache  # Two lists of files are compared by their contents.
     def has_images_of(name, split):
         other = open_comparable(
             dataset, name, eval_split=split, labels=recipe.label_options
@@ -196,8 +198,9 @@ def name_chosen(
     by = source.thresholds_chosen
     if by and has_images_of(by["dataset"], by["split"]):
         chosen.append("thresholds")
-    if source.calibration:
-        figures = source.calibration.figures
+    calibration = source.calibration
+    if calibration:
+        figures = calibration.figures
         if has_images_of(figures["dataset"], figures["split"]):
             chosen.append("calibration")
     return {"chosen_on_split": " and ".join(chosen)} if chosen else {}

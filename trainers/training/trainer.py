@@ -425,13 +425,12 @@ class Trainer:
     def is_over(self) -> bool:
         """Whether no update is left, or patience has come to an end."""
         is_last = self.loop.step >= self.total_steps
-        return is_last or self.stopped_early
+        return is_last or bool(self.recipe.keep_best and self.loop.best.is_over)
 
     @property
     def stopped_early(self) -> bool:
         """Whether training ended before its last update."""
-        is_last = self.loop.step >= self.total_steps
-        return self.recipe.keep_best and self.loop.best.is_over and not is_last
+        return self.is_over and self.loop.step < self.total_steps
 
     @property
     def is_finished(self) -> bool:

@@ -452,7 +452,7 @@ class Graph:
     """
 
     def __init__(self, model, graph, schema):
-        self.model, self.graph, self.schema = model, graph, schema
+        self.model, self.schema = model, schema
         self.tensors, self.operators = graph.tensors, graph.operators
         self.kinds = {
             code: name for name, code in vars(schema.BuiltinOperator).items()

@@ -267,6 +267,13 @@ def balance_sides(rows: list[tuple], is_test: dict[float, bool]):
                 is_test[free[0]] = side
 
 
+def find_copies_of(paths: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Return those of the files whose content one of the others has."""
+    places = place_by_content([*paths, *others])
+    known = set(places[len(paths) :])
+    return [path for path, place in zip(paths, places) if place in known]
+
+
 def place_by_content(paths: Sequence[str]) -> list[float]:
     """Return a number in [0, 1) for each file that depends on its content.
 
