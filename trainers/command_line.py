@@ -13,18 +13,27 @@ from absl import app, flags, logging  # noqa: F401  Two define flags.
 
 from keras_vit.command_line import import_keras, start
 from keras_vit.tables import guess
+from trainers.plugins import entry_points
 from trainers.recipes.flags import (
     define_choice,
     define_recipe_flags,
+    is_recipe_file,
     show_values,
 )
 from trainers.recipes.recipe import Recipe
+from trainers.recipes.recipes import RECIPES
 
 
 def begin(module: str):
     """Answer --help and a mistyped flag, or import Keras on TensorFlow."""
     start()
     DEFINITIONS[module]()
+    flags.DEFINE_list(
+        "plugins",
+        [],
+        "Modules with recipes, data sets, operations, callbacks and metrics "
+        "of your own, or their .py files, separated by commas.",
+    )
     words = sys.argv[1:]
     if {"-h", "-help", "--help", "--helpshort", "--helpfull"} & {*words}:
         if "recipe" in flags.FLAGS:
@@ -33,6 +42,7 @@ def begin(module: str):
         print_help(inspect.cleandoc(sys.modules["__main__"].__doc__))
         sys.exit()
     parse_flags(sys.argv)
+    check_recipe_name()
     backend = import_keras()
     if backend not in ("tensorflow", "jax"):
         sys.exit(
@@ -59,6 +69,19 @@ def parse_flags(words: list[str]) -> list[str]:
         missing = re.match(r"flag --(\w+)=None: ", text)
         text = f"--{missing[1]} must be given" if missing else text
         sys.exit(f"Error: {text}")
+
+
+def check_recipe_name():
+    """Exit if there is no such recipe, and no plug-in may have it."""
+    name = flags.FLAGS["recipe"].value if "recipe" in flags.FLAGS else None
+    if name in (None, *RECIPES) or is_recipe_file(name):
+        return
+    if flags.FLAGS.plugins or entry_points():
+        return  # `choose_recipe` checks it.
+    sys.exit(
+        f"Error: --recipe must be one of {', '.join(RECIPES)}, or a .json or "
+        f".yaml file. Received: {name!r}{guess(name, RECIPES)}"
+    )
 
 
 def print_help(text: str):

@@ -5,14 +5,17 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 from absl import app, flags, logging
 
 from keras_vit.errors import message_of
+from trainers import plugins
+from trainers.augment.operations import BATCH_OPS, OPS
 from trainers.command_line import parse_flags
 from trainers.data.datasets import (
+    READERS,
     ImageDataset,
     is_same_dataset,
     open_dataset,
@@ -23,6 +26,7 @@ from trainers.engine.checkpoints import CheckpointError
 from trainers.engine.cluster import WorkerConfig
 from trainers.engine.rendezvous import WorkerLostError, watched_service
 from trainers.paths import ContentError, as_path
+from trainers.recipes.recipes import RECIPES
 from trainers.training.loop import Interrupted, NonFiniteLossError
 from trainers.training.run_folder import NamedModel, RunFolder
 
@@ -79,6 +83,7 @@ def open_source(
                 "path begins where the run was started. Use --dataset for "
                 "another"
             )
+        hint = f"; {missing}" if (missing := source.missing_plugins) else hint
         dataset = dataset or recipe.dataset
         if is_same_dataset(dataset, recipe.dataset):
             train_split = (
@@ -118,7 +123,29 @@ def run_main(main: Callable):
     if sys.stdout:
         sys.stdout.reconfigure(errors="backslashreplace")
     app.call_after_init(_set_log_level)
+    app.call_after_init(_load_named_plugins)
     app.run(main, flags_parser=parse_flags)
+
+
+# What a plug-in may define, and the tables that its rows are added to.
+TABLES = {
+    "RECIPES": RECIPES,
+    "DATASETS": READERS,
+    "OPERATIONS": OPS,
+    "BATCH_OPERATIONS": BATCH_OPS,
+    "CALLBACKS": plugins.CALLBACKS,
+    "METRICS": plugins.METRICS,
+}
+
+
+def load_plugins(names: Sequence[str]):
+    """Load the installed plug-ins and those named here, see `plugins.load`."""
+    plugins.load(names, TABLES)
+
+
+def _load_named_plugins():
+    with user_errors():
+        load_plugins(flags.FLAGS.plugins)
 
 
 def _set_log_level():

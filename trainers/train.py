@@ -12,12 +12,15 @@ if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
 import dataclasses
 import shlex
 import time
+from collections.abc import Sequence
 
+import keras
 from absl import flags
 
 from keras_vit.progress import format_seconds
 from trainers.commands import (
     before_training,
+    load_plugins,
     run_main,
     training,
     worker_config_from_flags,
@@ -31,6 +34,7 @@ from trainers.data.inspection import (
     write_data_page,
 )
 from trainers.data.readers.image_files import ImageFiles
+from trainers.engine.cluster import ALONE, WorkerConfig
 from trainers.evaluation.calibration import calibrate
 from trainers.models.factory import class_names_of
 from trainers.models.initial_model import (
@@ -41,7 +45,7 @@ from trainers.models.initial_model import (
 from trainers.paths import as_path
 from trainers.recipes import flags as recipe_flags
 from trainers.recipes.flags import ChosenRecipe
-from trainers.recipes.photos import RULES, describe_fit
+from trainers.recipes.photos import describe_fit
 from trainers.recipes.recipe import Recipe
 from trainers.training.memory import (
     available_bytes,
@@ -62,7 +66,7 @@ from trainers.training.report import read_metrics
 from trainers.training.run_folder import RunFolder, explain_repeating
 from trainers.training.trainer import FEW_IMAGES, Trainer, prepare
 
-__all__ = ["Trainer", "prepare"]
+__all__ = ["Trainer", "prepare", "train"]
 
 FLAGS = flags.FLAGS
 
@@ -72,28 +76,117 @@ MOST_CHECKED = 1000  # Images before the training; more take minutes.
 def main(arguments):
     """Run the command."""
     with before_training(arguments):
-        chosen = choose_recipe()
-        run_dir = FLAGS.run_dir or f"saved_models/{chosen.name}"
-        config = worker_config_from_flags()
-        trainer = prepare(chosen.recipe, run_dir, config, FLAGS.force, chosen)
-        if trainer.is_writer:
-            print_start(trainer, chosen)
-            check_images(trainer)
+        trainer = start(
+            choose_recipe(),
+            FLAGS.run_dir,
+            worker_config_from_flags(),
+            FLAGS.force,
+            FLAGS.dry_run,
+        )
         if FLAGS.dry_run:
             if trainer.is_writer:
                 dry_run(trainer)
             return
-        if trainer.is_writer and not trainer.memory_plan:
-            warn_of_shortage(trainer)
     first_step, start_time = trainer.loop.step, time.perf_counter()
     with training(trainer.recipe.data_service) as must_stop:
         trainer.loop.must_stop = must_stop
         trainer.train(choose_thresholds)
+    print_end(trainer, first_step, time.perf_counter() - start_time)
+
+
+def train(
+    recipe: str | Recipe | None = None,
+    run_dir: str | None = None,
+    *,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    plugins: Sequence[str] = (),
+    config: WorkerConfig = ALONE,
+    force: bool = False,
+    **fields,
+) -> Trainer:
+    """Train from Python, as `python -m trainers.train` does.
+
+    A run that was stopped goes on when this is called again.
+
+    Args:
+        recipe: The name of a recipe, the path of a .json or .yaml file, or a
+            recipe; None for photos, if `dataset` is a folder or a table.
+        run_dir: The folder of the run. Default: saved_models/<recipe>.
+        callbacks: Keras callbacks. An epoch is what lies between two
+            evaluations, and a batch a call of the compiled function; what
+            they add to the logs of an epoch is recorded in metrics.csv. With
+            several processes, those of the one that writes are called.
+        plugins: Modules or .py files, as of --plugins.
+        config: How this process finds other workers.
+        force: Whether to continue a run with a different recipe.
+        **fields: Fields of the recipe, such as `epochs=3`.
+
+    Returns:
+        The trainer: `trainer.run` is the folder of the run, with
+        `load_model()`, and `trainer.loop.model` the trained model.
+
+    Raises:
+        ValueError, OSError: If the training is not possible, see `prepare`.
+        NonFiniteLossError, CheckpointError: See `Trainer.train`.
+
+    Example:
+        from trainers.train import train
+
+        trainer = train("digits", epochs=2)
+        model = trainer.run.load_model()
+    """
+    load_plugins(plugins)
+    Recipe.check_names(fields)
+    if isinstance(recipe, Recipe):
+        chosen = ChosenRecipe("recipe", fields, recipe)
+    else:
+        chosen = recipe_flags.choose_recipe(recipe, fields)
+    trainer = start(chosen, run_dir, config, force)
+    trainer = dataclasses.replace(trainer, callbacks=tuple(callbacks))
+    first_step, start_time = trainer.loop.step, time.perf_counter()
+    trainer.train(choose_thresholds)
+    print_end(trainer, first_step, time.perf_counter() - start_time)
+    return trainer
+
+
+def start(
+    chosen: ChosenRecipe,
+    run_dir: str | None,
+    config: WorkerConfig,
+    force: bool,
+    is_dry_run: bool = False,
+) -> Trainer:
+    """Return a trainer whose data were checked, and print what it trains.
+
+    Args:
+        chosen: The recipe.
+        run_dir: The folder of the run; None for the default.
+        config: See `prepare`.
+        force: See there.
+        is_dry_run: Whether nothing will be trained.
+    """
+    run_dir = run_dir or f"saved_models/{chosen.name}"
+    trainer = prepare(chosen.recipe, run_dir, config, force, chosen)
+    if trainer.is_writer:
+        print_start(trainer, chosen, is_dry_run)
+        check_images(trainer)
+        if not is_dry_run and not trainer.memory_plan:
+            warn_of_shortage(trainer)
+    return trainer
+
+
+def print_end(trainer: Trainer, first_step: int, seconds: float):
+    """Print what a training skipped, and its results.
+
+    Args:
+        trainer: The trainer, whose training has ended.
+        first_step: The update that it began with.
+        seconds: How long it took.
+    """
     bad = trainer.bad_examples.names
     if bad:
         print(describe_skipped(bad))
     if trainer.is_writer:
-        seconds = time.perf_counter() - start_time
         # Of a run that goes on, this is the time of the last part alone.
         print_results(trainer, seconds if first_step == 0 else None)
 
@@ -126,7 +219,7 @@ def choose_thresholds(trainer: Trainer):
         )
 
 
-def print_start(trainer: Trainer, chosen: ChosenRecipe):
+def print_start(trainer: Trainer, chosen: ChosenRecipe, is_dry_run: bool):
     """Print what is trained, from what and how, before the first update."""
     print(trainer, flush=True)
     if trainer.is_over:
@@ -137,8 +230,8 @@ def print_start(trainer: Trainer, chosen: ChosenRecipe):
         print(f"An image may have several labels: {trainer.recipe.loss} loss.")
     if trainer.has_other_images:
         print_other_images(trainer)
-    if chosen.name in RULES:
-        print_fit(trainer)
+    if chosen.is_fitted:
+        print_fit(trainer, is_dry_run)
 
 
 def print_results(trainer: Trainer, seconds: float | None):
@@ -198,14 +291,14 @@ def print_other_images(trainer: Trainer):
     )
 
 
-def print_fit(trainer: Trainer):
+def print_fit(trainer: Trainer, is_dry_run: bool):
     """Print the settings that follow from the images and the memory."""
     recipe, plan = trainer.recipe, trainer.memory_plan
     print(describe_fit(recipe, trainer.num_images), flush=True)
     if plan:
         replicas = trainer.loop.engine.num_replicas
         print(describe_plan(plan, recipe.batch_size, replicas), flush=True)
-        if not plan.fits and not FLAGS.dry_run:
+        if not plan.fits and not is_dry_run:
             shortage = describe_shortage(plan.memory, plan.available, trainer)
             print(f"Warning: {shortage}", flush=True)
     if not recipe.init_from and trainer.num_images < FEW_IMAGES:

@@ -124,13 +124,15 @@ class Call:
             factory = pick(factories, self.name, "operation")
         except ValueError as error:
             self.fail(str(error))
-        known = inspect.signature(factory).parameters
+        known = inspect.signature(factory, eval_str=True).parameters
         signature = inspect.Signature(
             [p for p in known.values() if p.kind is not p.KEYWORD_ONLY]
         )
         nodes = self._bind(signature)
         types = {
-            name: typing.get_args(p.annotation) or (p.annotation,)
+            name: ANY
+            if p.annotation is p.empty
+            else typing.get_args(p.annotation) or (p.annotation,)
             for name, p in signature.parameters.items()
         }
         values = {
@@ -177,6 +179,10 @@ class Call:
                 node.col_offset,
             )
         return literal
+
+
+# What an argument without an annotation may be.
+ANY = (int, float, str, tuple, type(None))
 
 
 def read_calls(text: str, argument: str) -> list[Call]:

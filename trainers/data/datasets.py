@@ -341,9 +341,10 @@ def _open_reader(name, data_dir, labels):
         if TFDS_NAME.match(name) and not is_unknown:
             raise
         check_is_no_path(name)
+        kinds = " or ".join(f"{kind}:PATH" for kind in READERS)
         raise ValueError(
             f"`dataset` must be one of {', '.join(DATASETS)}, any name of "
-            f"tensorflow-datasets, {PATH_NAMES}. "
+            f"tensorflow-datasets, {LIST_NAMES} or {kinds}. "
             f"Received: dataset={name!r} ({first_line(error)})"
         ) from None
 
@@ -351,4 +352,3 @@ def _open_reader(name, data_dir, labels):
 TFDS_NAME = re.compile(r"[a-z_]\w*([:/]|$)", re.ASCII | re.IGNORECASE)
 # The kinds of data sets that are named KIND:PATH, besides FILE_LISTS.
 READERS = {"tfrecord": open_tfrecords}
-PATH_NAMES = " or ".join([LIST_NAMES, *(f"{kind}:PATH" for kind in READERS)])

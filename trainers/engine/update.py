@@ -51,8 +51,8 @@ class Update:
             trained in place of `model`. () for the model itself.
         hits: Maps labels and what the model returns to the share of right
             predictions of each image (B,); None for no accuracy.
-        figures: What else an evaluation measures, such as a
-            `BalancedAccuracy`. None for nothing.
+        figures: What else an evaluation measures, the `Figures`. None for
+            nothing.
         eval_loss: The loss that an evaluation measures, as `loss`. None for
             the same.
     """

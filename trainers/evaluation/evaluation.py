@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_vit.known import KnownScore, with_features
 from keras_vit.models.features import name_activation
@@ -49,11 +50,13 @@ from trainers.paths import (
     write_csv_file,
     written_together,
 )
+from trainers.plugins import METRICS
 from trainers.training.model_card import (
     entries_of_model,
     read_notes,
     write_card,
 )
+from trainers.training.objectives import MeanOverImages
 from trainers.training.run_folder import (
     NamedModel,
     RunFolder,
@@ -147,7 +150,7 @@ def evaluate(
         if not dataset.has_several_labels:
             labels = labels > 0
         results.add(images, logits, labels, positions, names, scores)
-    found = results.tally.report()
+    found = {**results.tally.report(), **results.metrics()}
     report = {
         **entries_of_model(source),
         "dataset": dataset.name,
@@ -269,11 +272,25 @@ class Results:
         tally: The figures.
         telling: The most telling images.
         examples: Some images, mistakes first.
+        sums: Those of the metrics of plug-ins.
     """
 
     tally: Tally | LabelTally
     telling: TellingImages | TellingLabels
     examples: Examples
+    sums: dict[MeanOverImages, np.ndarray] = dataclasses.field(
+        default_factory=lambda: {
+            MeanOverImages(*row): np.zeros(MeanOverImages.size)
+            for row in METRICS.items()
+        }
+    )
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of plug-ins, by name."""
+        return {
+            metric.name: metric.report(sums)
+            for metric, sums in self.sums.items()
+        }
 
     def add(self, images, logits, truths, positions, names, scores=None):
         """Add a batch.
@@ -285,6 +302,12 @@ class Results:
         """
         rest = () if scores is None else (scores,)
         hits = self.tally.add(logits, truths, *rest)
+        for metric, sums in self.sums.items():
+            labels = np.asarray(truths, "float32")
+            weights = np.ones(len(labels), "float32")
+            sums += ops.convert_to_numpy(
+                metric.measure(labels, logits, weights)
+            )
         self.examples.add(images, logits, truths, hits)
         probabilities = to_probabilities(logits, self.tally.activation)
         self.telling.add(

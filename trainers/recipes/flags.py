@@ -1,11 +1,14 @@
 """The command-line flags of a recipe: --recipe and one for each field."""
 
 import dataclasses
+import json
+import pathlib
 import typing
+from collections.abc import Mapping
 
 from absl import flags
 
-from keras_vit.tables import guess
+from keras_vit.tables import guess, pick
 from trainers.data.file_lists import (
     LIST_NAMES,
     check_is_no_path,
@@ -51,12 +54,13 @@ def define_choice(name: str, default: str | None, choices, text: str):
 
 def define_recipe_flags():
     """Define --recipe and one absl flag for each field of Recipe."""
-    define_choice(
+    flags.DEFINE_string(
         "recipe",
         None,
-        list(RECIPES),
-        "Recipe that gives the defaults of the flags below. Default: photos "
-        "if --dataset is a folder or a table of images.",
+        f"<{'|'.join(RECIPES)}>: Recipe that gives the defaults of the flags "
+        "below, or the path of a .json or .yaml file of one, such as the "
+        "recipe.json of a run. Default: photos if --dataset is a folder or a "
+        "table of images.",
     )
     types = typing.get_type_hints(Recipe)
     for field in flag_fields():
@@ -78,8 +82,62 @@ def define_recipe_flags():
 def show_values(name: str | None):
     """Let --help show the values of a recipe as defaults of its flags."""
     recipe = RECIPES.get(name, Recipe())
+    if is_recipe_file(name):
+        recipe = read_recipe(name)
     for field in flag_fields():
         flags.FLAGS.set_default(field.name, getattr(recipe, field.name))
+
+
+FORMS = (".json", ".yaml", ".yml")  # Of the files of recipes.
+
+
+def is_recipe_file(name: str | None) -> bool:
+    """Return whether --recipe is a path, and not a name."""
+    return name is not None and name.lower().endswith(FORMS)
+
+
+def read_recipe(path: str) -> Recipe:
+    """Return the recipe in a file, see `Recipe.from_fields`.
+
+    Args:
+        path: A JSON or YAML file of fields, or the recipe.json of a run.
+
+    Raises:
+        ValueError: If there is no such file, or no recipe in it.
+    """
+    file = pathlib.Path(path).expanduser()
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+        if file.suffix.lower() == ".json":
+            fields = json.loads(text)
+        else:
+            import yaml
+
+            fields = yaml.safe_load(text)
+        if isinstance(fields, dict):
+            fields = fields.get("recipe", fields)
+        return Recipe.from_fields(fields)
+    except ModuleNotFoundError:
+        fault = "YAML needs the package PyYAML"
+    except OSError as error:
+        fault = error.strerror
+    except Exception as error:  # Of JSON, YAML, UTF-8, or of the recipe.
+        fault = " ".join(str(error).split())
+    raise ValueError(
+        "`recipe` must be a readable file of a recipe. "
+        f"Received: recipe={path!r} ({fault})"
+    )
+
+
+def name_recipe(path: str) -> str:
+    """Return the name of the recipe in a file: of a run, that of its folder.
+
+    Example:
+        >>> name_recipe("runs/mine/recipe.json"), name_recipe("a/b.yaml")
+        ('mine', 'b')
+    """
+    file = pathlib.Path(path).expanduser().absolute()
+    return file.parent.name if file.stem == "recipe" else file.stem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,18 +145,28 @@ class ChosenRecipe:
     """The recipe of --recipe and the flags that change it.
 
     Args:
-        name: A key of RECIPES.
+        name: A key of RECIPES, or the name of `file`.
         given: The values of the flags that were given, by field.
+        file: The recipe of a file; None for the one of RECIPES.
     """
 
     name: str
     given: dict
+    file: Recipe | None = None
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether settings follow from the number of images."""
+        return self.file is None and self.name in RULES
 
     @property
     def recipe(self) -> Recipe:
         """The recipe with the flags, and with the settings that they imply."""
-        changes = fit_to_task(self.name, self.given)
-        recipe = dataclasses.replace(RECIPES[self.name], **changes)
+        if self.file:
+            recipe = dataclasses.replace(self.file, **self.given)
+        else:
+            changes = fit_to_task(self.name, self.given)
+            recipe = dataclasses.replace(RECIPES[self.name], **changes)
         recipe.check_operations()
         return recipe
 
@@ -118,7 +186,7 @@ class ChosenRecipe:
             num_replicas: Number of replicas that share a batch.
             has_several_labels: Whether an image may have several labels.
         """
-        if self.name not in RULES:
+        if not self.is_fitted:
             return self.recipe
         given = dict(self.given)
         if started:
@@ -139,7 +207,7 @@ class ChosenRecipe:
         Args:
             started: See `fit`.
         """
-        if self.name not in RULES or started:
+        if not self.is_fitted or started:
             return set()
         return set(MEMORY_FIELDS) - self.given.keys()
 
@@ -155,12 +223,28 @@ def recipe_from_flags(values: flags.FlagValues = flags.FLAGS) -> ChosenRecipe:
         for field in flag_fields()
         if values[field.name].value is not None
     }
+    return choose_recipe(values.recipe, given)
+
+
+def choose_recipe(name: str | None, given: Mapping) -> ChosenRecipe:
+    """Return the recipe of a name or a file, with some fields changed.
+
+    Args:
+        name: A key of RECIPES, or the path of a file; None for the default of
+            the data set.
+        given: The fields to change, and their values.
+
+    Raises:
+        ValueError: If there is none, and the data set has no default.
+    """
+    given = dict(given)
     if "epochs" in given and "total_steps" not in given:
         given["total_steps"] = None
     if given.get("keep_best") is False:
         # Without a best model, the patience of a recipe has no meaning.
         given.setdefault("patience", None)
-    name = values.recipe
+    if is_recipe_file(name):
+        return ChosenRecipe(name_recipe(name), given, read_recipe(name))
     if name is None and is_file_list(given.get("dataset", "")):
         name = "photos"
     if name is None:
@@ -170,6 +254,7 @@ def recipe_from_flags(values: flags.FlagValues = flags.FLAGS) -> ChosenRecipe:
             f"one of {', '.join(RECIPES)}. Received: "
             f"recipe=None, dataset={given.get('dataset')!r}"
         )
+    pick(RECIPES, name, "recipe")
     return ChosenRecipe(name, given)
 
 

@@ -8,11 +8,11 @@ import dataclasses
 import math
 import re
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 
 from keras_vit.arguments import is_number, is_whole
-from keras_vit.tables import pick
+from keras_vit.tables import guess, pick
 from trainers.data.file_lists import LIST_NAMES
 from trainers.data.labels import LabelOptions, parse_goal
 from trainers.recipes.baselines import BASELINES
@@ -56,6 +56,13 @@ STRATEGIES = (
     *("data_parallel", "fsdp", "tensor_parallel"),
 )
 
+# Experiment trackers -> their packages, and what installs them.
+TRACKERS = {
+    "tensorboard": ("tensorboard", "tensorboard"),
+    "mlflow": ("mlflow", "mlflow-skinny"),
+    "wandb": ("wandb", "wandb"),
+    "trackio": ("trackio", "trackio"),
+}
 LABELS = ("auto", "one", "several")
 CLASSIFY = "classify"
 # Share of hidden patches of each objective without labels, as in its paper.
@@ -574,6 +581,12 @@ class Recipe:
         "evaluation. If positive, the position similarities are recorded too.",
         range=NOT_NEGATIVE,
     )
+    trackers: str = free_option(
+        "tensorboard",
+        "Where the figures of the training go beside metrics.csv, separated "
+        f"by commas: any of {', '.join(TRACKERS)}.",
+        is_local=True,
+    )
     peak_tflops: float | None = free_option(
         None,
         "Peak of one device, in 10^12 operations a second. MFU is relative to "
@@ -588,6 +601,7 @@ class Recipe:
         # The properties raise if the text of their field is invalid.
         parts, num_last_blocks = self.trained_parts
         _ = self.lora_layer_names, self.patch_size_list, self.milestone_shares
+        _ = self.tracker_names
         is_resnet = not self.init_from and self.model in BASELINES
         if self.lora_rank:
             if ALL in parts or num_last_blocks:
@@ -619,6 +633,34 @@ class Recipe:
             raise ValueError(
                 "`patience` needs `keep_best`. Received: "
                 f"patience={self.patience}, keep_best={self.keep_best}"
+            )
+
+    @classmethod
+    def from_fields(cls, fields: Mapping) -> "Recipe":
+        """Return the recipe of a file; operations are not checked yet.
+
+        Args:
+            fields: The values by name; others have their defaults.
+
+        Raises:
+            ValueError: If there is no such field, or a value is not allowed.
+        """
+        if not isinstance(fields, Mapping):
+            raise ValueError(
+                f"`recipe` must be an object. Received: {fields!r}"
+            )
+        cls.check_names(fields)
+        return cls(**fields)
+
+    @classmethod
+    def check_names(cls, names: Iterable[str]):
+        """Raise a ValueError unless all names are those of fields."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise ValueError(
+                "`recipe` has no fields called "
+                f"{', '.join(map(str, unknown))}{guess(unknown[0], known)}"
             )
 
     def _check_unset(self, names, needed, field):
@@ -773,6 +815,14 @@ class Recipe:
                 f"last_blocks:N. Received: train_only={self.train_only!r}"
             )
         return parts, max(numbers, default=0)
+
+    @property
+    def tracker_names(self) -> list[str]:
+        """The names of the experiment trackers."""
+        names = _split(self.trackers)
+        for name in names:
+            pick(TRACKERS, name, "trackers")
+        return names
 
     @property
     def lora_layer_names(self) -> list[str]:

@@ -336,7 +336,7 @@ class Sweep:
             for field in dataclasses.fields(recipe)
             if field.name not in free
         }
-        return ChosenRecipe(self.chosen.name, given)
+        return dataclasses.replace(self.chosen, given=given)
 
 
 def join_rates(rates: Iterable[float]) -> str:

@@ -5,6 +5,7 @@ Reference: Zhai et al. 2019, arXiv:1910.04867; as used by Dosovitskiy et al.
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -54,7 +55,7 @@ def open_tasks(
         ValueError: If there is no such task, the recipe does not fit its
             augmentation to the task, or a task cannot be trained.
     """
-    if chosen.name not in RECIPES_BY_TASK:
+    if chosen.file or chosen.name not in RECIPES_BY_TASK:
         raise ValueError(
             "`recipe` must have an augmentation that depends on the task: "
             f"{', '.join(RECIPES_BY_TASK)}. Received: recipe={chosen.name!r}"
@@ -70,7 +71,8 @@ def open_tasks(
         pick(VTAB_TASKS, name, "tasks")
     sweeps = []
     for name in dict.fromkeys(names or VTAB_TASKS):
-        of_task = ChosenRecipe(chosen.name, {**chosen.given, "dataset": name})
+        given = {**chosen.given, "dataset": name}
+        of_task = dataclasses.replace(chosen, given=given)
         folder = str(as_path(sweep_dir) / name.removeprefix("vtab:"))
         sweeps.append(
             open_sweep(of_task.recipe, folder, chosen=of_task, **options)

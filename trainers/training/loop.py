@@ -234,7 +234,11 @@ class Loop:
                 # restart, a duplicate row can be dropped, a missing one not.
                 calls.on_epoch_end(epoch, logs)
                 self.numbers["sums"] = np.zeros(3)
-                self._save(must_succeed=self._is_over(total_steps))
+                # A callback may have ended the training, as in Keras.
+                is_ended = self.engine.agree(self.model.stop_training)
+                self._save(must_succeed=is_ended or self._is_over(total_steps))
+                if is_ended:
+                    break
         return logs
 
     @contextlib.contextmanager
@@ -247,6 +251,7 @@ class Loop:
             list(callbacks), model=self.model, epochs=num_evals
         )
         self.model.optimizer = None  # TensorBoard reads it.
+        self.model.stop_training = False
         logs = {}
         with self.name_lost_workers():
             calls.on_train_begin()
@@ -311,7 +316,7 @@ class Loop:
             )
         figures, found = self.update.figures, self._means(sums[:3])
         if figures:
-            found[figures.name] = figures.report(sums[3:])
+            found |= figures.report(sums[3:])
         return found
 
     def _means(self, sums):

@@ -5,6 +5,7 @@ images, because sums can be added over batches, devices and processes.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -32,6 +33,7 @@ from trainers.optim.losses import (
     split_unknown,
 )
 from trainers.paths import as_path
+from trainers.plugins import METRICS
 from trainers.recipes.recipe import Recipe
 from trainers.training.run_folder import NamedModel, RunFolder
 
@@ -67,7 +69,7 @@ def make_loss(
             "loss": lambda y, logits: per_image(smooth(y), logits, weights),
             "eval_loss": plain,
             "hits": are_all_right,
-            "figures": MeanAveragePrecision(num_classes),
+            "figures": with_metrics(MeanAveragePrecision(num_classes)),
         }
     class_weights = balance_classes(dataset) if is_balanced else None
 
@@ -77,13 +79,70 @@ def make_loss(
             return losses
         return losses * ops.matmul(labels, class_weights)
 
-    figures = BalancedAccuracy(num_classes)
     return {
         "loss": loss,
         "eval_loss": plain,
         "hits": is_best_class,
-        "figures": figures,
+        "figures": with_metrics(BalancedAccuracy(num_classes)),
     }
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """The figures of an evaluation, which are computed from sums.
+
+    Args:
+        parts: Each with a `name`, a `size`, `measure` and `report`.
+    """
+
+    parts: tuple
+
+    @property
+    def size(self) -> int:
+        """How many numbers `measure` returns."""
+        return sum(part.size for part in self.parts)
+
+    def measure(self, labels, logits, weights):
+        """Return the sums of all parts, see theirs."""
+        sums = [part.measure(labels, logits, weights) for part in self.parts]
+        return ops.concatenate(sums)
+
+    def report(self, sums: np.ndarray) -> dict[str, float]:
+        """Return the figures of sums of `measure`, by name."""
+        ends = np.cumsum([part.size for part in self.parts])
+        return {
+            part.name: part.report(sums[end - part.size : end])
+            for part, end in zip(self.parts, ends)
+        }
+
+
+def with_metrics(figure) -> Figures:
+    """Return a figure with the metrics of plug-ins."""
+    rows = METRICS.items()
+    return Figures((figure, *(MeanOverImages(*row) for row in rows)))
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanOverImages:
+    """The mean of what a plug-in computes for each image.
+
+    Args:
+        name: The name of the figure.
+        function: A row of `trainers.plugins.METRICS`.
+    """
+
+    name: str
+    function: Callable
+    size = 2
+
+    def measure(self, labels, logits, weights):
+        """Return the sum over the images, and their number, (2,)."""
+        values = ops.cast(self.function(labels, logits), "float32")
+        return ops.stack([ops.sum(values * weights), ops.sum(weights)])
+
+    def report(self, sums: np.ndarray) -> float:
+        """Return the figure of sums of `measure`."""
+        return float(sums[0] / sums[1])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,28 +48,14 @@ from trainers.paths import (
     read_written,
     write_atomically,
 )
+from trainers.plugins import LOADED
 from trainers.recipes.flags import repeat_flags
 from trainers.recipes.recipe import Recipe
 
 
 def parse_recipe(fields: Mapping) -> Recipe:
-    """Return the recipe of a file.
-
-    Args:
-        fields: The values by name.
-
-    Raises:
-        ValueError: If there are fields of a later version, or a value is not
-            allowed.
-    """
-    if not isinstance(fields, Mapping):
-        raise ValueError(f"`recipe` must be an object. Received: {fields!r}")
-    unknown = fields.keys() - {f.name for f in dataclasses.fields(Recipe)}
-    if unknown:
-        raise ValueError(
-            f"fields of another version: {', '.join(sorted(unknown))}"
-        )
-    recipe = Recipe(**fields)
+    """Return the recipe of a file, see `Recipe.from_fields`."""
+    recipe = Recipe.from_fields(fields)
     recipe.check_operations()
     return recipe
 
@@ -334,6 +320,7 @@ class RunFolder:
         recipe: Recipe,
         class_names: list[str],
         num_images: int | None = None,
+        origin: Mapping | None = None,
     ):
         """Write the recipe with which the run continues.
 
@@ -341,11 +328,13 @@ class RunFolder:
             recipe: The recipe.
             class_names: Names of the classes of the data set.
             num_images: Number of the training images.
+            origin: What `describe_origin` returns.
         """
         content = {
             "recipe": dataclasses.asdict(recipe),
             "class_names": class_names,
             "num_images": num_images,
+            "origin": origin,
         }
         if self.model_path.exists() and self.recipe_path.exists():
             content["thresholds"] = self.thresholds
@@ -388,6 +377,16 @@ class RunFolder:
             ValueError: If there is no recipe, or it is of another version.
         """
         return self._read(lambda content: parse_recipe(content["recipe"]))
+
+    @property
+    def origin(self) -> Mapping:
+        """What `describe_origin` returned when the run was last started."""
+        return self._read(lambda content: content.get("origin") or {})
+
+    @property
+    def missing_plugins(self) -> str:
+        """Which plug-ins of the run are not loaded, as words; perhaps ""."""
+        return self._read(explain_plugins)
 
     @property
     def preprocess(self) -> str:
@@ -521,11 +520,30 @@ class RunFolder:
                 "`run_dir` must be the folder of a run, with a recipe.json "
                 f"in it. Received: run_dir={str(self.folder)!r}"
             )
-        return read_written(
-            self.recipe_path,
-            lambda text: take(parse_object(text)),
-            "correct it or choose another folder",
-        )
+
+        def parse(text):
+            content = parse_object(text)
+            try:
+                return take(content)
+            except ValueError as error:
+                hint = explain_plugins(content)
+                raise ValueError(f"{error}{hint and '; '}{hint}") from None
+
+        remedy = "correct it or choose another folder"
+        return read_written(self.recipe_path, parse, remedy)
+
+
+def explain_plugins(content: Mapping) -> str:
+    """Return which plug-ins of a run are not loaded, as words; perhaps "".
+
+    Args:
+        content: The content of its recipe.json.
+    """
+    needed = (content.get("origin") or {}).get("plugins") or []
+    missing = [name for name in needed if name not in LOADED]
+    if not missing:
+        return ""
+    return f"the run was trained with --plugins={','.join(missing)}"
 
 
 def check_has_classes(source, names: list[str] | None):

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 
@@ -41,6 +41,7 @@ from trainers.optim.losses import LossScale
 from trainers.optim.optimizers import make_optimizer
 from trainers.optim.schedules import make_schedule
 from trainers.paths import as_path, check_folder, check_writable
+from trainers.plugins import CALLBACKS
 from trainers.recipes.flags import ChosenRecipe
 from trainers.recipes.recipe import PRECISIONS, Recipe
 from trainers.training.flops import (
@@ -58,8 +59,10 @@ from trainers.training.pictures import (
     plot_learning_curve,
     reconstructions,
 )
+from trainers.training.provenance import describe_origin
 from trainers.training.report import MetricsFile, Progress
 from trainers.training.run_folder import RunFolder, check_place
+from trainers.training.trackers import check_trackers, tracking
 
 
 def prepare(
@@ -96,6 +99,7 @@ def prepare(
             reached or does not respond.
     """
     recipe.check_operations()
+    check_trackers(recipe.tracker_names)
     run = RunFolder(as_path(run_dir))
     check_folder(run.folder, "run_dir")
     check_place(run, recipe.dataset)
@@ -349,6 +353,7 @@ class Trainer:
         steps_per_epoch: Updates in one pass over the training split.
         total_steps: Total number of updates.
         memory_plan: How the batch fits into memory, if the run decided that.
+        callbacks: Keras callbacks of one's own, called after the others.
     """
 
     recipe: Recipe
@@ -359,6 +364,7 @@ class Trainer:
     steps_per_epoch: int
     total_steps: int
     memory_plan: MemoryPlan | None = None
+    callbacks: Sequence[keras.callbacks.Callback] = ()
 
     def train(
         self, finish: Callable[["Trainer"], None] = lambda trainer: None
@@ -383,10 +389,20 @@ class Trainer:
         """
         recipe, run, loop = self.recipe, self.run, self.loop
         was_finished = self.is_finished
-        with run.claimed() if self.is_writer else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            callbacks = []
             if self.is_writer:
+                stack.enter_context(run.claimed())
                 self.prepare_folder()
-            callbacks = self.make_callbacks()
+                trackers = () if was_finished else recipe.tracker_names
+                settings = dataclasses.asdict(recipe)
+                callbacks.append(
+                    stack.enter_context(
+                        tracking(trackers, run.folder, run.name, settings)
+                    )
+                )
+            # Progress comes first: it adds to the logs.
+            callbacks = [*self.make_callbacks(), *callbacks]
             if loop.best:
                 loop.best.save = self.save_averages
             with self.bad_examples.named_errors():
@@ -540,7 +556,8 @@ class Trainer:
             missing = checkpoints.num_kept + 1 - len(checkpoints.steps())
             self.run.check_space(max(missing, 1) * state + model)
         names = class_names_of(self.recipe, self.dataset)
-        self.run.save_recipe(self.recipe, names, self.num_images)
+        origin = describe_origin(self.dataset)
+        self.run.save_recipe(self.recipe, names, self.num_images, origin)
         if self.loop.step == 0:
             draw_first_batch(self)
 
@@ -559,24 +576,22 @@ class Trainer:
 
     def make_callbacks(self) -> list[keras.callbacks.Callback]:
         """Return the callbacks that show and record the training."""
-        draw = []
+        makers = []
         if self.recipe.log_attention:
-            draw.append(attention_pictures)
+            makers.append(attention_pictures)
         if not self.recipe.needs_labels:
-            draw.append(reconstructions)
-        pictures = [make(self) if self.is_writer else None for make in draw]
-        loop = self.loop
-        if loop.engine.in_pieces:
-            pictures = [
-                WithWholeWeights(
-                    each, loop.engine, lambda: loop.optimizer.averages
-                )
-                for each in pictures
-            ]
+            makers.append(reconstructions)
+        pictures = self.of_writer(makers)
+        # These may add to the logs, which others record.
+        given = (lambda trainer, each=each: each for each in self.callbacks)
+        more = self.of_writer([*CALLBACKS, *given])
         if not self.is_writer:
-            return pictures if loop.engine.in_pieces else []
+            return [*more, *pictures]
+        board = []
+        if "tensorboard" in self.recipe.tracker_names:
+            place = self.run.folder / "tensorboard"
+            board = [keras.callbacks.TensorBoard(place, write_graph=False)]
         return [
-            # First, because later callbacks record the logs that it adds.
             Progress(
                 self.total_steps,
                 self.steps_per_eval,
@@ -584,11 +599,27 @@ class Trainer:
                 self.peak_flops,
                 is_large=self.num_images >= FEW_IMAGES,
             ),
+            *more,
             MetricsFile(self.run.metrics_path, first_step=self.loop.step),
-            keras.callbacks.TensorBoard(
-                self.run.folder / "tensorboard", write_graph=False
-            ),
+            *board,
             *pictures,
+        ]
+
+    def of_writer(self, makers: Sequence[Callable]) -> list:
+        """Return callbacks for the process that writes, with whole weights.
+
+        All processes must take part in collecting weights that are in pieces.
+
+        Args:
+            makers: Functions of this trainer that return the callbacks.
+        """
+        loop = self.loop
+        made = [make(self) if self.is_writer else None for make in makers]
+        if not loop.engine.in_pieces:
+            return made if self.is_writer else []
+        return [
+            WithWholeWeights(each, loop.engine, lambda: loop.optimizer.averages)
+            for each in made
         ]
 
     @property
@@ -639,6 +670,15 @@ class WithWholeWeights(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         with self.engine.whole(self.model, self.averages()):
             self.callback.on_epoch_end(epoch, logs)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.callback.on_epoch_begin(epoch, logs)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.callback.on_train_batch_begin(batch, logs)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.callback.on_train_batch_end(batch, logs)
 
     def on_train_end(self, logs=None):
         self.callback.on_train_end(logs)

@@ -1,0 +1,84 @@
+"""Where a run comes from: versions, commit, date, and a digest of its data."""
+
+import datetime
+import hashlib
+import json
+import os
+import subprocess
+
+import keras
+
+from keras_vit.version import find_versions
+from trainers.data.datasets import ImageDataset
+from trainers.data.readers.image_files import ImageFiles
+from trainers.plugins import LOADED
+
+
+def describe_origin(dataset: ImageDataset) -> dict:
+    """Return what recipe.json records of a training that starts.
+
+    Returns:
+        versions: Of the package, Keras and the backends, see `find_versions`.
+        backend: The backend of Keras.
+        commit: The commit of the working directory, if it is in a repository;
+            with "+changes" behind it if files of the commit are changed.
+        date: The time in UTC, ISO 8601.
+        data_digest: See `digest_data`.
+        plugins: The plug-ins that were loaded.
+    """
+    now = datetime.datetime.now(datetime.UTC)
+    return {
+        "versions": find_versions(),
+        "backend": keras.backend.backend(),
+        "commit": find_commit(),
+        "date": now.isoformat(timespec="seconds"),
+        "data_digest": digest_data(dataset),
+        "plugins": list(LOADED),
+    }
+
+
+def find_commit() -> str | None:
+    """Return the commit of the working directory, None if there is none."""
+
+    def ask(*words):
+        return subprocess.run(
+            ["git", *words], capture_output=True, text=True, timeout=10
+        )
+
+    try:
+        head = ask("rev-parse", "HEAD")
+        if head.returncode:
+            return None
+        changed = ask("status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return head.stdout.strip() + ("+changes" if changed.stdout else "")
+
+
+def digest_data(dataset: ImageDataset) -> str:
+    """Return a checksum of the images of a data set, 16 hexadecimal digits.
+
+    It is that of the classes, the splits, and the names, sizes and labels of
+    image files, wherever their folder is. Pixels are not read, so it does not
+    see a file that was replaced by another of the same size.
+    """
+    reader = dataset.reader
+    facts = [dataset.class_names]
+    for split in (dataset.train_split, dataset.eval_split):
+        if split is None:
+            continue
+        ranges = dataset.ranges(split)
+        facts.append(ranges)
+        if isinstance(reader, ImageFiles):
+            for name, first, last in ranges:
+                facts += [
+                    (os.path.basename(path), os.path.getsize(path), str(label))
+                    for path, label in reader.files[name][first:last]
+                ]
+        else:
+            infos = [reader.splits[name] for name, _, _ in ranges]
+            facts += [(x.name, x.num_examples, x.num_bytes) for x in infos]
+    digest = hashlib.sha256()
+    for fact in facts:
+        digest.update(json.dumps(fact).encode(errors="surrogateescape"))
+    return digest.hexdigest()[:16]
