@@ -16,6 +16,7 @@ TRAIN = [
     "matplotlib>=3.8",
     "Pillow>=10",
     "psutil>=5.9",
+    "PyYAML>=6",  # Recipes in YAML files.
     "scikit-learn>=1.4",
     "tensorboard>=2.20",
     "tensorflow>=2.20",
@@ -40,6 +41,10 @@ SERVE = [
 ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"]
 OPENVINO = ["openvino>=2025"]
 QUANTIZER = ["ai-edge-quantizer>=0.7"]
+# Experiment trackers.
+MLFLOW = ["mlflow-skinny>=3"]
+TRACKIO = ["trackio>=0.20"]
+WANDB = ["wandb>=0.20"]
 # To look at pages as a person does; the browser is Debian's `chromium`.
 BROWSER = ["axe-playwright-python>=0.1.7", "playwright>=1.55"]
 # The site, and what its figures and its reference are made with.
@@ -63,13 +68,14 @@ DEV = [
     *ONNX,
     *OPENVINO,
     *QUANTIZER,
+    *MLFLOW,
+    *TRACKIO,
     *BROWSER,
     *DOCS,  # Tests look at how docstrings are read.
     "hypothesis>=6.100",
     "jax>=0.4.36",
     "mypy>=1.15",
     "optax>=0.2",
-    "PyYAML>=6",
     "pytest>=8",
     "pytest-xdist>=3.5",
     "pyright[nodejs]>=1.1.400",
@@ -112,12 +118,21 @@ setup(
         "serve": SERVE,
         "serving": SERVING,
         "openvino": OPENVINO,
+        "mlflow": MLFLOW,
+        "trackio": TRACKIO,
+        "wandb": WANDB,
         "quantizer": QUANTIZER,
         "peers": PEERS,
         "docs": DOCS,
         "dev": DEV,
     },
+    project_urls={
+        # Relative links of the README work where it is read with the source.
+    },
     classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
         "Programming Language :: Python :: 3",
         "Topic :: Scientific/Engineering :: Image Recognition",
     ],

@@ -47,6 +47,8 @@ GUIDES = (
             "models",
             "train",
             "fine_tune",
+            "python",
+            "plugins",
             "labels",
             "unlabelled",
             "experiments",
@@ -277,6 +279,7 @@ def checkout(tmp_path_factory, tmp_path, monkeypatch):
     for name in ("cat", "dog"):
         keras.utils.save_img(f"{name}.jpg", noise[0])
     (tmp_path / "unlabelled").symlink_to(tmp_path / "photos")
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
     return tmp_path
 
 
@@ -376,6 +379,9 @@ CLAIMS = {
         and names["answer"]["probabilities"].shape == (1, 5)
     ),
     "docs/weights.md": saved_alike,
+    "docs/python.md": lambda names: (
+        "best_so_far" in names["trainer"].run.metrics_path.read_text()
+    ),
     "docs/labels.md": lambda names: reads_back("found.csv"),
     "docs/index.md": lambda names: names["accuracy"] > 0.8,
     "docs/background/transformer.md": lambda names: names["difference"] < 1e-5,
@@ -484,6 +490,11 @@ def test_replacements_of_tensorflow_addons_exist():
             thing = {"keras": keras, "keras_vit": keras_vit}[path.split(".")[0]]
             for part in path.split(".")[1:]:
                 thing = getattr(thing, part)
+
+
+def test_the_plug_in_of_the_page_is_its_file():
+    [code] = blocks((ROOT / "docs/plugins.md").read_text(), "python")
+    assert code == (ROOT / "docs/examples/stripes.py").read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)

@@ -4,7 +4,7 @@ import runpy
 import sys
 
 from keras_vit.tables import guess
-from keras_vit.version import __version__
+from keras_vit.version import find_versions
 
 # The modules of the commands, and what they do.
 COMMANDS = {
@@ -64,7 +64,10 @@ def main():
         )
         return
     if name == "--version":
-        print(f"keras_vit {__version__}")
+        versions = find_versions()
+        print(f"keras_vit {versions.pop('keras_vit')}")
+        for package, version in versions.items():
+            print(f"{package} {version}")
         return
     if name not in COMMANDS:
         sys.exit(

@@ -96,7 +96,7 @@ def describe_run(
         _describe_figures(figures),
         "## Use",
         _describe_use(model_file or run.model_path.name, recipe),
-        *_describe_training(recipe),
+        *_describe_training(run, recipe),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -124,7 +124,7 @@ def describe_encoder(run: RunFolder, recipe: Recipe, model: keras.Model) -> str:
         f"python -m trainers.train --init_from={run.model_path.name} ...\n"
         "python -m trainers.probe --run_dir=...\n```",
         _describe_pixels(recipe),
-        *_describe_training(recipe),
+        *_describe_training(run, recipe),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -157,12 +157,31 @@ def find_repository(source: str) -> str | None:
     return repository and repository.name
 
 
-def _describe_training(recipe):
+def _describe_training(run, recipe):
     return (
         "## Training",
         "The settings that differ from the defaults of `trainers.train`:",
         _list_settings(recipe),
+        *_describe_origin(run.origin),
     )
+
+
+def _describe_origin(origin):
+    """Return what a run was made with, or nothing of a run of before."""
+    if not origin:
+        return ()
+    versions = origin["versions"]
+    used = ("keras_vit", "keras", origin["backend"], "python")
+    made = ", ".join(f"{n} {versions[n]}" for n in used if n in versions)
+    rows = [
+        ["started", origin["date"]],
+        ["versions", made],
+        ["commit", origin["commit"]],
+        ["data digest", origin["data_digest"]],
+        ["plug-ins", ", ".join(map(os.path.basename, origin["plugins"]))],
+    ]
+    table = format_table(["origin", ""], [row for row in rows if row[1]])
+    return (table,)
 
 
 def entries_of_model(source: RunFolder | NamedModel) -> dict:

@@ -361,6 +361,8 @@ def draw_first_batch(trainer):
         trainer.recipe.normalization,
         folder / "first_batch.png",
     )
+    if "tensorboard" not in trainer.recipe.tracker_names:
+        return
     png = (folder / "first_batch.png").read_bytes()
     picture = tf.io.decode_png(png, channels=3)
     # The folder in which `keras.callbacks.TensorBoard` writes the metrics.

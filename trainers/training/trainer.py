@@ -395,7 +395,11 @@ class Trainer:
                 stack.enter_context(run.claimed())
                 self.prepare_folder()
                 trackers = () if was_finished else recipe.tracker_names
-                settings = dataclasses.asdict(recipe)
+                settings = {
+                    name: value
+                    for name, value in dataclasses.asdict(recipe).items()
+                    if value not in (None, "")
+                }
                 callbacks.append(
                     stack.enter_context(
                         tracking(trackers, run.folder, run.name, settings)
