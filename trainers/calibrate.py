@@ -74,7 +74,11 @@ def main(arguments):
         shape, preprocess = run.load_model().input_shape[1:], run.preprocess
         refuse_known(FLAGS.unknown, dataset)
         unknown = load_images(
-            FLAGS.unknown, shape, preprocess, options["bad_examples"]
+            FLAGS.unknown,
+            shape,
+            preprocess,
+            options["bad_examples"],
+            run.pixel_range,
         )
         found = calibrate_classes(
             run,
@@ -133,6 +137,7 @@ def load_images(
     shape: tuple,
     preprocess: str,
     bad_examples: BadExamples,
+    pixel_range: tuple[float, float] | None = None,
 ) -> list[np.ndarray]:
     """Return the images of other things; none without the flag."""
     if paths is None:
@@ -140,7 +145,8 @@ def load_images(
     images = []
     for path in expand_folders(paths):
         try:
-            images.append(load_image(path, shape, preprocess))
+            image = load_image(path, shape, preprocess, pixel_range)
+            images.append(image)
         except (ValueError, OSError):
             bad_examples.report(path)
     if not images:

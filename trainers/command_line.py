@@ -450,6 +450,11 @@ def define_inspect_data_flags():
             split, None, "Split to check. Default: that of the data set."
         )
     define_label_flags()
+    for name, define in (
+        ("channels", flags.DEFINE_integer),
+        ("pixel_range", flags.DEFINE_string),
+    ):
+        define(name, None, Recipe.__dataclass_fields__[name].metadata["help"])
 
 
 def define_serve_check_flags():

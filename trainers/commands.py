@@ -22,6 +22,7 @@ from trainers.data.datasets import (
 )
 from trainers.data.decoding import DataError, describe_error
 from trainers.data.labels import AUTO, LabelOptions
+from trainers.data.pixels import PixelOptions
 from trainers.engine.checkpoints import CheckpointError
 from trainers.engine.cluster import WorkerConfig
 from trainers.engine.rendezvous import WorkerLostError, watched_service
@@ -98,10 +99,23 @@ def open_source(
         raise ValueError(f"{error}{hint}") from None
     if model:
         source = NamedModel(model, is_grey=data.channels == 1)
+    if hasattr(data.reader, "pixels"):
+        data = data.with_pixels(pixels_of(source))
     names = source.load_class_names()
     if names is None:
         names = source.stated_class_names()
     return source, data.with_forms_of(names)
+
+
+def pixels_of(source: RunFolder | NamedModel) -> PixelOptions:
+    """Return how the files for a model are read, as in its training."""
+    if recipe := source.load_recipe():
+        return recipe.pixel_options
+    channels = source.load_model().input_shape[-1]
+    usual = (None, 1, 3)  # Grey levels are those of colours.
+    return PixelOptions(
+        None if channels in usual else channels, source.pixel_range
+    )
 
 
 def worker_config_from_flags(

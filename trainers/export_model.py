@@ -200,7 +200,9 @@ def export_source(
         thresholds=source.used_thresholds,
         # Patches of another size give other features than were calibrated.
         known=None if patch_size else find_known(source, output, activation),
-        preprocessing=Preprocessing(augmentation.normalization),
+        preprocessing=Preprocessing(
+            augmentation.normalization, pixel_range=source.pixel_range
+        ),
         image_steps=image_steps,
         use_attention=use_attention,
         output=output,
@@ -248,7 +250,12 @@ def take_files(dataset: ImageDataset, count: int) -> list[bytes]:
         for content in contents
         if content.dtype.name == "string"
         and content.numpy().startswith((b"\xff\xd8\xff", b"\x89PNG"))
+        and content.numpy()[24:26] not in DEEP_COLOURS
     ]
+
+
+# Bits and colours of PNG files of which Pillow reads 8 bits alone.
+DEEP_COLOURS = (b"\x10\x02", b"\x10\x06")
 
 
 def describe_source(

@@ -117,11 +117,12 @@ def open_run(run_dir: str) -> Subject:
             f"{run_dir} must contain a VisionTransformer. "
             f"Received: {type(model).__name__}"
         )
-    shape, preprocess = model.input_shape[1:], run.preprocess
+    shape = model.input_shape[1:]
+    choices = run.preprocess, run.pixel_range
     return Subject(
         run.name,
         model,
-        lambda path: load_image(path, shape, preprocess),
+        lambda path: load_image(path, shape, *choices),
         run.load_class_names(),
         run.activation,
         run.load_recipe().normalization,

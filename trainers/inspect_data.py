@@ -27,6 +27,7 @@ from trainers.data.inspection import (
     write_data_page,
 )
 from trainers.data.labels import LabelOptions
+from trainers.data.pixels import PixelOptions, parse_pixel_range
 from trainers.paths import Path, as_path, check_folder, check_writable
 
 FLAGS = flags.FLAGS
@@ -49,6 +50,7 @@ def main(arguments):
             FLAGS.train_split,
             FLAGS.eval_split,
             LabelOptions(FLAGS.labels, FLAGS.label_separator),
+            PixelOptions(FLAGS.channels, parse_pixel_range(FLAGS.pixel_range)),
         )
         if FLAGS.out:  # Before the work.
             check_out(as_path(FLAGS.out))

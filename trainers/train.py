@@ -219,7 +219,9 @@ def choose_thresholds(trainer: Trainer):
         )
 
 
-def print_start(trainer: Trainer, chosen: ChosenRecipe, is_dry_run: bool):
+def print_start(
+    trainer: Trainer, chosen: ChosenRecipe, is_dry_run: bool = False
+):
     """Print what is trained, from what and how, before the first update."""
     print(trainer, flush=True)
     if trainer.is_over:

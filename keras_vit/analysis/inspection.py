@@ -27,7 +27,12 @@ from keras_vit.models.features import (
     name_activation,
     record_pass,
 )
-from keras_vit.preprocessing.description import Mode, to_fractions, to_uint8
+from keras_vit.preprocessing.description import (
+    Mode,
+    as_colours,
+    to_fractions,
+    to_uint8,
+)
 from keras_vit.tables import pick
 
 
@@ -262,10 +267,8 @@ def to_pixels(images, normalization: Mode = "vit") -> np.ndarray:
         >>> to_pixels(np.array([-1, 0.2, 2]).reshape(1, 1, 3, 1)).ravel()
         array([  0, 153, 255], dtype=uint8)
     """
-    if images.shape[-1] in (1, 3):
-        return to_uint8(images, normalization)
     fractions = to_fractions(images, normalization)
-    return to_uint8(fractions.mean(axis=-1, keepdims=True), "zero_one")
+    return to_uint8(as_colours(fractions), "zero_one")
 
 
 def _names(names, argument, count):

@@ -21,6 +21,7 @@ from keras_vit.analysis.embeddings import scale_filters
 from keras_vit.analysis.representations import artefact_tokens
 from keras_vit.analysis.rollout import head_tokens
 from keras_vit.files import atomic_write
+from keras_vit.preprocessing.description import as_colours
 from keras_vit.version import __version__
 
 
@@ -184,9 +185,8 @@ class Content:
             }
         if inspection.filters is not None:
             pictures, shares = inspection.filters
-            if pictures.shape[-1] not in (1, 3):
-                pictures = pictures.mean(axis=-1, keepdims=True)
-            pictures = np.rint(255 * scale_filters(pictures)).astype("u1")
+            pictures = scale_filters(as_colours(pictures))
+            pictures = np.rint(255 * pictures).astype("u1")
             filters = [
                 {"png": _png(picture), "share": float(share)}
                 for picture, share in zip(pictures, shares)

@@ -370,6 +370,7 @@ def read_for_model(
     channels: int,
     steps: Sequence[Mapping],
     normalization: Normalization,
+    pixel_range: tuple[float, float] | None = None,
 ) -> np.ndarray:
     """Return the image in a file as a model reads it, without TensorFlow.
 
@@ -384,11 +385,14 @@ def read_for_model(
         channels: C.
         steps: See `keras_vit.preprocessing.description`.
         normalization: Mean and deviation.
+        pixel_range: See `read_image`.
 
     Raises:
         ValueError: If the file is not an image.
     """
-    image = read_image(io.BytesIO(content), channels).astype("float64")
+    file = io.BytesIO(content)
+    image = read_image(file, channels, pixel_range=pixel_range)
+    image = image.astype("float64")
     for step in steps:
         height, width = cut_size(step, image.shape[:2])
         top, left = (np.array(image.shape[:2]) - (height, width)) // 2

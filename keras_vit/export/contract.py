@@ -467,6 +467,8 @@ class ExportRequest:
             ),
             "class_names": names,
         }
+        if serving.settings.pixel_range:
+            description["pixel_range"] = [*serving.settings.pixel_range]
         if serving.thresholds is not None:
             description["thresholds"] = [*map(float, serving.thresholds)]
         if serving.known is not None:

@@ -8,6 +8,7 @@ colours that are stored; of one with several frames, the first.
 import functools
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
 JPEG_START, JPEG_END = b"\xff\xd8", b"\xff\xd9"
@@ -23,7 +24,11 @@ MOST = 2**16  # Bytes of Exif data; a segment of a JPEG has no more.
 NOTHING = ""
 
 
-def decode_image(encoded: tf.Tensor, channels: int = 3) -> tf.Tensor:
+def decode_image(
+    encoded: tf.Tensor,
+    channels: int = 3,
+    pixel_range: tuple[float, float] | None = None,
+) -> tf.Tensor:
     """Return the pixels (H, W, C) of an image file, as they are stored.
 
     Reads JPEG, PNG, GIF, BMP and WebP, whatever the file is called. The first
@@ -36,6 +41,8 @@ def decode_image(encoded: tf.Tensor, channels: int = 3) -> tf.Tensor:
         encoded: The bytes of the file.
         channels: Number of channels of the result: 3; 1 for grey; or 4 (PNG
             and BMP files only).
+        pixel_range: The numbers that are black and white in a PNG of 16 bits.
+            Default: 0 and 65535.
     """
     if channels == 4:
         image = tf.io.decode_image(encoded, 4, expand_animations=False)
@@ -50,7 +57,7 @@ def decode_image(encoded: tf.Tensor, channels: int = 3) -> tf.Tensor:
             (starts_with(encoded, b"GIF8"), lambda: decode_gif(encoded)),
             (is_webp(encoded), lambda: decode_webp(encoded)),
         ],
-        lambda: tf.io.decode_png(encoded, 3),
+        lambda: decode_png(encoded, pixel_range),
     )
     image = tf.ensure_shape(image, (None, None, 3))
     if channels == 1:
@@ -61,11 +68,14 @@ def decode_image(encoded: tf.Tensor, channels: int = 3) -> tf.Tensor:
 
 
 @functools.cache
-def upright_decoder(channels: int) -> Callable:
+def upright_decoder(
+    channels: int, pixel_range: tuple[float, float] | None = None
+) -> Callable:
     """Return `turn_upright` of `decode_image` as a graph, traced only once."""
 
     def decode(encoded):
-        return turn_upright(decode_image(encoded, channels), encoded)
+        image = decode_image(encoded, channels, pixel_range)
+        return turn_upright(image, encoded)
 
     with tf.init_scope():  # Not within the graph of a caller.
         graph = tf.function(decode, autograph=False)
@@ -91,6 +101,28 @@ def is_jpeg(encoded: tf.Tensor) -> tf.Tensor:
 def is_webp(encoded: tf.Tensor) -> tf.Tensor:
     """Return whether a file starts like a WebP."""
     return starts_with(encoded, b"RIFF") & starts_with(encoded, b"WEBP", 8)
+
+
+def decode_png(
+    encoded: tf.Tensor, pixel_range: tuple[float, float] | None
+) -> tf.Tensor:
+    """Return the pixels (H, W, 3) of a PNG; see `decode_image`.
+
+    Byte 24 of the file are the bits of a number.
+    """
+    if pixel_range is None:
+        return tf.io.decode_png(encoded, 3)
+
+    def scale():
+        # As `scale_pixels` of `image_files`.
+        low, high = map(np.float32, pixel_range)
+        pixels = tf.io.decode_png(encoded, 3, tf.uint16)
+        shares = (tf.cast(pixels, tf.float32) - low) / (high - low)
+        shares = tf.clip_by_value(shares, 0.0, 1.0)
+        return tf.cast(tf.round(shares * 255), tf.uint8)
+
+    is_deep = starts_with(encoded, b"\x10", 24)
+    return tf.cond(is_deep, scale, lambda: tf.io.decode_png(encoded, 3))
 
 
 def decode_webp(encoded: tf.Tensor) -> tf.Tensor:

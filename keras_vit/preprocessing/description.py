@@ -71,6 +71,9 @@ class Preprocessing:
             Pillow.
         crop_fraction: Share of the resized sides that the crop keeps, in
             (0, 1].
+        pixel_range: The numbers that are black and white in files of more
+            than 8 bits, which become 0 and 255; None for those of 16 bits,
+            0 and 65535.
 
     Raises:
         ValueError: If a value is invalid.
@@ -84,6 +87,7 @@ class Preprocessing:
     resize_mode: str = "squash"
     interpolation: str = "bilinear"
     crop_fraction: float = 1.0
+    pixel_range: tuple[float, float] | None = None
 
     def __post_init__(self):
         pair = as_normalization(self.normalization, "normalization")
@@ -96,6 +100,9 @@ class Preprocessing:
                 "`crop_fraction` must be in (0, 1]. Received: "
                 f"crop_fraction={self.crop_fraction!r}"
             )
+        if self.pixel_range is not None:
+            pair = check_pixel_range(self.pixel_range)
+            object.__setattr__(self, "pixel_range", pair)
 
     @property
     def mean_and_deviation(self) -> Normalization:
@@ -155,6 +162,24 @@ class Preprocessing:
         if whole != image_size or self.resize_mode != "squash":
             steps.append(central_crop_step(image_size))
         return steps
+
+
+def check_pixel_range(value) -> tuple[float, float]:
+    """Return a range of pixels as two floats.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    try:
+        low, high = map(float, value)
+    except (TypeError, ValueError):
+        low, high = np.nan, np.nan
+    if not -np.inf < low < high < np.inf:
+        raise ValueError(
+            "`pixel_range` must be two numbers, black and white, such as "
+            f"(0, 4095). Received: pixel_range={value!r}"
+        )
+    return low, high
 
 
 def as_preprocessing(value):
@@ -243,6 +268,17 @@ def to_fractions(images, mode: Mode) -> np.ndarray:
     pair = as_normalization(mode)
     mean, deviation = (np.asarray(part, "float32") for part in pair)
     return np.asarray(images, "float32") * deviation + mean
+
+
+def as_colours(pixels: np.ndarray) -> np.ndarray:
+    """Return pixels that can be shown: of other channels, their mean.
+
+    Shapes:
+        pixels: (..., C). returns: (..., 1 or 3).
+    """
+    if pixels.shape[-1] in (1, 3):
+        return pixels
+    return pixels.mean(-1, keepdims=True)
 
 
 def to_uint8(images, mode: Mode) -> np.ndarray:

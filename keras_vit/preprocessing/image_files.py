@@ -1,21 +1,22 @@
 """Reading image files with Pillow."""
 
+import contextlib
 import os
 import typing
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from keras_vit.arguments import as_size
+from keras_vit.arguments import as_size, is_whole
 from keras_vit.preprocessing.description import (
     INTERPOLATIONS,
     METHODS,
     Preprocessing,
+    check_pixel_range,
     cut_size,
     preprocessing_of,
     resized_size,
 )
-from keras_vit.tables import pick
 
 
 def read_image(
@@ -23,6 +24,7 @@ def read_image(
     channels: int = 3,
     image_size: tuple[int, int] | None = None,
     model=None,
+    pixel_range: tuple[float, float] | None = None,
 ) -> np.ndarray:
     """Return the pixels of an image file, turned upright. Needs Pillow.
 
@@ -32,21 +34,25 @@ def read_image(
     Args:
         path: Any image that Pillow reads, or an open file of one. Of several
             frames, the first is used; of transparent pixels, their colour.
+            Or a .npy file of an array (H, W, C) or (H, W).
         channels: 3 for colours, 1 for grey levels, or 4 for colours and
-            opacity.
+            opacity. Of a file of so many grey frames, such as a stack of
+            TIFF, each is a channel if they are not 1 or 3.
         image_size: (H, W) to resize the image to, bilinear with antialiasing,
             ignoring its aspect ratio. None keeps the size of the file.
         model: A VisionTransformer to read the image for, in place of
             `channels` and `image_size`: the image is resized and cropped to
             its size as its `config.preprocessing` says.
+        pixel_range: The numbers that are black and white in a file of more
+            than 8 bits. Default: that of `model`, or 0 and 65535 of 16 bits.
 
     Raises:
         ValueError: If the file is not an image, is damaged or is too large, has
-            pixels of floats or of 32 bits, whose white is not known, or `model`
-            is not a VisionTransformer.
+            not so many channels, has pixels of floats or of 32 bits without a
+            `pixel_range`, or `model` is not a VisionTransformer.
         OSError: If the file cannot be read.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import UnidentifiedImageError
 
     if not (isinstance(path, str | os.PathLike) or hasattr(path, "read")):
         raise ValueError(
@@ -56,17 +62,22 @@ def read_image(
     if model is not None:
         settings = preprocessing_of(model)
         channels, image_size = model.config.channels, model.config.image_size
+        pixel_range = pixel_range or settings.pixel_range
     elif image_size is not None:
         image_size = as_size(image_size, "image_size")
-    mode = pick({1: "L", 3: "RGB", 4: "RGBA"}, channels, "channels")
+    if not (is_whole(channels) and channels > 0):
+        raise ValueError(
+            f"`channels` must be 1 or more. Received: channels={channels!r}"
+        )
+    if pixel_range is not None:
+        pixel_range = check_pixel_range(pixel_range)
     name = getattr(path, "name", path) if hasattr(path, "read") else path
     try:
-        with Image.open(path) as image:
-            image.load()
-            image = with_eight_bits(turn_upright(image)).convert(mode)
-            if image_size is not None:
-                image = apply_steps(image, settings.steps(image_size))
-            pixels = np.asarray(image)
+        images = _read_parts(path, channels, pixel_range)
+        if image_size is not None:
+            steps = settings.steps(image_size)
+            images = [apply_steps(image, steps) for image in images]
+        pixels = np.dstack([np.asarray(image) for image in images])
     except UnidentifiedImageError:
         raise ValueError(f"Not an image that can be read: {name}") from None
     except Exception as error:  # Of damaged files, Pillow raises any kind.
@@ -76,7 +87,92 @@ def read_image(
             f"Not an image that can be read: {name} "
             f"({str(error) or type(error).__name__})"
         ) from None
-    return pixels.reshape((*pixels.shape[:2], channels))
+    return pixels
+
+
+NUMPY_START = b"\x93NUMPY"  # The first bytes of a .npy file.
+
+
+def _read_parts(path, channels, pixel_range):
+    """Return upright images of Pillow, which together have the channels."""
+    from PIL import Image
+
+    file = contextlib.nullcontext(path)
+    if not hasattr(path, "read"):
+        file = open(path, "rb")
+    with file as opened:
+        start = opened.read(len(NUMPY_START))
+        opened.seek(0)
+        if start == NUMPY_START:
+            return _split_array(np.load(opened), channels, pixel_range)
+        with Image.open(opened) as image:
+            if pixel_range is not None and ";16" in str(image.tile):
+                if not image.mode.startswith("I"):
+                    raise ValueError(
+                        "Pillow reads 8 of the 16 bits of its colours; with "
+                        "`pixel_range`, save it as .npy"
+                    )
+            frames = getattr(image, "n_frames", 1)
+            mode = {1: "L", 3: "RGB", 4: "RGBA"}.get(channels)
+            is_grey = len(image.getbands()) == 1
+            if channels not in (1, 3) and is_grey and frames == channels:
+                parts = []
+                for index in range(frames):
+                    image.seek(index)
+                    image.load()
+                    part = with_eight_bits(turn_upright(image), pixel_range)
+                    parts.append(part.convert("L"))
+                return parts
+            if mode is None and frames == 1:
+                mode = {"LA": "LA"}.get(image.mode) if channels == 2 else None
+            if mode is None:
+                raise ValueError(
+                    f"`channels` must be those of the file. Received: "
+                    f"channels={channels}, {frames} frames of {image.mode}"
+                )
+            image.load()
+            image = with_eight_bits(turn_upright(image), pixel_range)
+            return [image.convert(mode)]
+
+
+def _split_array(array, channels, pixel_range):
+    """Return the channels of an array (H, W, C) as images of Pillow."""
+    from PIL import Image
+
+    array = array[..., None] if array.ndim == 2 else array
+    if channels == 3 and array.shape[-1] == 1:
+        array = array.repeat(3, -1)  # Grey, as of any file.
+    if array.ndim != 3 or array.shape[-1] != channels or 0 in array.shape:
+        raise ValueError(
+            "`channels` must be those of the file. Received: "
+            f"channels={channels}, an array of the shape {array.shape}"
+        )
+    if array.dtype != np.uint8:
+        if array.dtype.kind not in "iuf":
+            raise ValueError(f"its numbers are of the type {array.dtype}")
+        if pixel_range is None:
+            raise ValueError(NO_RANGE.format(array.dtype))
+        array = scale_pixels(array, pixel_range)
+    return [Image.fromarray(part) for part in np.moveaxis(array, -1, 0)]
+
+
+NO_RANGE = (
+    "its numbers, of the type {}, have no known white: `pixel_range` says "
+    "which are black and white"
+)
+
+
+def scale_pixels(
+    pixels: np.ndarray, pixel_range: tuple[float, float]
+) -> np.ndarray:
+    """Return numbers as uint8, 0 and 255 at the ends of a range and beyond.
+
+    Computed in float32, as in a graph. NaN is black.
+    """
+    low, high = map(np.float32, pixel_range)
+    shares = (pixels.astype("float32") - low) / (high - low)
+    shares = np.nan_to_num(np.clip(shares, 0, 1))
+    return np.rint(shares * np.float32(255)).astype("uint8")
 
 
 def turn_upright(image):
@@ -109,8 +205,12 @@ def turn_upright(image):
 BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0
 
 
-def with_eight_bits(image):
+def with_eight_bits(image, pixel_range: tuple[float, float] | None = None):
     """Return an image of Pillow with at most 8 bits for each number.
+
+    Args:
+        image: The image.
+        pixel_range: The numbers that are black and white, if it has more bits.
 
     Raises:
         ValueError: If the file does not state which numbers are black and
@@ -122,12 +222,12 @@ def with_eight_bits(image):
         return image
     tags = getattr(image, "tag_v2", {})  # Of TIFF.
     bits, *_ = tags.get(BITS_PER_SAMPLE, (16,))
-    if image.mode == "F" or (tags and image.mode == "I"):
-        raise ValueError(
-            f"its numbers, {image.mode!r} of Pillow, have no known white; save "
-            "it with 8 or 16 bits for a pixel"
-        )
-    pixels = np.clip(np.asarray(image) >> (bits - 8), 0, 255).astype("u1")
+    if pixel_range is not None:
+        pixels = scale_pixels(np.asarray(image), pixel_range)
+    elif image.mode == "F" or (tags and image.mode == "I"):
+        raise ValueError(NO_RANGE.format(f"{image.mode!r} of Pillow"))
+    else:
+        pixels = np.clip(np.asarray(image) >> (bits - 8), 0, 255).astype("u1")
     if tags.get(PHOTOMETRIC) == WHITE_IS_ZERO:
         pixels = 255 - pixels
     return Image.fromarray(pixels)

@@ -249,7 +249,7 @@ def preprocessing_in(line: str, image_size: tuple[int, int]) -> Preprocessing:
     Example:
         >>> preprocessing_in("resize_small(256)|central_crop", (224, 224))
         Preprocessing(normalization='vit', resize_mode='shortest', \
-interpolation='bilinear', crop_fraction=0.875)
+interpolation='bilinear', crop_fraction=0.875, pixel_range=None)
     """
     augmentation = parse_augmentation(line, image_size)
     choices, whole = {}, None

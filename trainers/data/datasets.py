@@ -23,6 +23,7 @@ from trainers.data.file_lists import (
     is_file_list,
 )
 from trainers.data.labels import AUTO, LabelOptions
+from trainers.data.pixels import USUAL, PixelOptions
 from trainers.data.readers.image_files import ImageFiles, number_classes
 from trainers.data.readers.image_paths import find_copies_of
 from trainers.data.readers.tfds import DATASETS, open_tfds
@@ -125,6 +126,25 @@ class ImageDataset:
         if not class_names or not isinstance(self.reader, ImageFiles):
             return self
         reader = self.reader.with_forms_of(class_names)
+        return dataclasses.replace(self, reader=reader)
+
+    def with_pixels(self, options: PixelOptions) -> "ImageDataset":
+        """Return the data set with its files read in another way.
+
+        Raises:
+            ValueError: If it has no files that could be read in another way.
+        """
+        if getattr(self.reader, "pixels", USUAL) == options:
+            return self
+        if not hasattr(self.reader, "pixels"):
+            raise ValueError(
+                "`channels` and `pixel_range` are for files of images; the "
+                f"images of this data set have {self.channels} channels of 8 "
+                f"bits. Received: dataset={self.name!r}, "
+                f"channels={options.channels}, "
+                f"pixel_range={options.pixel_range}"
+            )
+        reader = dataclasses.replace(self.reader, pixels=options)
         return dataclasses.replace(self, reader=reader)
 
     @property
@@ -269,6 +289,7 @@ def open_dataset(
     train_split: str | None = None,
     eval_split: str | None = None,
     labels: LabelOptions = AUTO,
+    pixels: PixelOptions = USUAL,
 ) -> ImageDataset:
     """Return the data set called `name`, prepared for reading.
 
@@ -283,6 +304,7 @@ def open_dataset(
         eval_split: Split to evaluate on. Default: that of the data set, or the
             first of `test`, `validation` and `val`.
         labels: How the labels are read.
+        pixels: How the pixels of image files are read.
 
     Raises:
         ValueError: If there is no such data set or split, or the data set has
@@ -303,7 +325,8 @@ def open_dataset(
     ):
         if split is not None:
             locate_split(name, reader.splits, split, argument)
-    return ImageDataset(name, reader, train_split, eval_split)
+    found = ImageDataset(name, reader, train_split, eval_split)
+    return found.with_pixels(pixels)
 
 
 def find_train_split(reader: ExampleReader, split: str | None) -> str | None:

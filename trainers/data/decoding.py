@@ -23,6 +23,7 @@ from keras_vit.preprocessing.decoding import (
     upright_decoder,
 )
 from keras_vit.tables import list_first
+from trainers.data.pixels import USUAL, PixelOptions
 from trainers.data.readers.image_paths import printable
 
 # The errors that TensorFlow raises for invalid files.
@@ -243,6 +244,8 @@ def _decode_window(reader, stored, attempt, pick_window):
             lambda: image,
         )
 
+    if getattr(reader, "pixels", USUAL) != USUAL:
+        return cut()
     upright = traced(turn_upright)
     # Decoding a window does not detect a truncated file. So a file that does
     # not end as a JPEG does is decoded completely.
@@ -272,8 +275,23 @@ def _run(function, stored, channels):
     return function(stored)
 
 
+def decode_pixels(encoded: tf.Tensor, pixels: PixelOptions) -> tf.Tensor:
+    """Return the pixels (H, W, C) of an image file, in a graph.
+
+    They are upright unless the options are the usual ones.
+    """
+    if pixels == USUAL:
+        return traced(decode_image)(encoded)
+
+    def read(encoded):
+        return decode_file(np.asarray(encoded).item(), pixels)
+
+    image = tf.numpy_function(read, [encoded], tf.uint8)
+    return tf.ensure_shape(image, (None, None, pixels.channels or 3))
+
+
 def decode_file(
-    encoded: bytes, channels: int = 3, name: str = "the file"
+    encoded: bytes, pixels: PixelOptions = USUAL, name: str = "the file"
 ) -> np.ndarray:
     """Return the upright pixels of an image file, as a pipeline does.
 
@@ -282,22 +300,27 @@ def decode_file(
 
     Args:
         encoded: The bytes of the file.
-        channels: 3 for colours, or 1 for grey levels.
+        pixels: How they are read.
         name: Its name in the error.
 
     Raises:
         ValueError: If neither TensorFlow nor Pillow can read it.
     """
-    if encoded.startswith(STARTS):
+    channels = pixels.channels or 3
+    if encoded.startswith(STARTS) and channels in (1, 3):
+        decode = upright_decoder(channels, pixels.pixel_range)
         try:
-            return upright_decoder(channels)(tf.constant(encoded)).numpy()
+            return decode(tf.constant(encoded)).numpy()
         except tf.errors.OpError:
             pass  # Pillow may read it, or says better what is wrong.
-    return read_file(encoded, channels, name)
+    return read_file(encoded, channels, name, pixels.pixel_range)
 
 
 def read_file(
-    encoded: bytes, channels: int, name: str = "the file"
+    encoded: bytes,
+    channels: int,
+    name: str = "the file",
+    pixel_range: tuple[float, float] | None = None,
 ) -> np.ndarray:
     """Return the upright pixels of an image file, read by Pillow.
 
@@ -311,7 +334,7 @@ def read_file(
         warnings.simplefilter("ignore")  # About damaged Exif data.
         file = io.BytesIO(encoded)
         file.name = name
-        return read_image(file, channels)
+        return read_image(file, channels, pixel_range=pixel_range)
 
 
 # The first bytes of the files that TensorFlow reads.

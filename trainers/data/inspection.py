@@ -8,6 +8,7 @@ import hashlib
 import html
 import io
 import itertools
+import math
 import os
 import unicodedata
 import warnings
@@ -16,12 +17,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_vit.preprocessing.description import as_colours
+from keras_vit.preprocessing.image_files import NUMPY_START
 from keras_vit.progress import ProgressBar
 from keras_vit.tables import list_first
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import FILE_ERRORS, decode_file
 from trainers.data.file_lists import FILE_LISTS
 from trainers.data.labels import classes_of
+from trainers.data.pixels import USUAL, PixelOptions
 from trainers.data.readers.folder import (
     count_other_files,
     list_empty_classes,
@@ -58,6 +62,8 @@ class Examined(NamedTuple):
         is_transparent: Whether a pixel is not opaque.
         thumbnail: A small JPEG of it.
         labels: Its labels, if it may have several; None for one class.
+        levels: See `read_levels`.
+        has_range: Whether a range says which numbers are black and white.
     """
 
     name: str
@@ -73,6 +79,8 @@ class Examined(NamedTuple):
     is_transparent: bool = False
     thumbnail: bytes = b""
     labels: tuple[str, ...] | None = None
+    levels: tuple[float, float] | None = None
+    has_range: bool = False
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -81,7 +89,11 @@ class Examined(NamedTuple):
 
 
 def examine(
-    name: str, split: str, labels: str | tuple[str, ...], encoded: bytes
+    name: str,
+    split: str,
+    labels: str | tuple[str, ...],
+    encoded: bytes,
+    pixels: PixelOptions = USUAL,
 ) -> Examined:
     """Return the properties of an image.
 
@@ -90,25 +102,33 @@ def examine(
         split: The split that contains it.
         labels: Its class, or a tuple of its labels.
         encoded: The bytes of the file.
+        pixels: How they are read.
     """
+    levels = read_levels(encoded)
     digest = hashlib.sha256(encoded).hexdigest()
     label, several = labels, None
     if isinstance(labels, tuple):
         label, several = ", ".join(labels) or "no label", labels
     try:
-        pixels = decode_file(encoded)
+        image = decode_file(encoded, pixels)
     except ValueError as error:
         fault = describe_fault(encoded, error)
-        return Examined(name, split, label, digest, fault, labels=several)
-    height, width = pixels.shape[:2]
+        return Examined(
+            name, split, label, digest, fault, labels=several, levels=levels
+        )
+    height, width = image.shape[:2]
+    shown = as_colours(image).astype("uint8")
+    shown = np.repeat(shown, 3 // shown.shape[-1], -1)
     return Examined(
         name,
         split,
         label,
         digest,
-        look=compute_look(pixels),
-        thumbnail=make_thumbnail(pixels),
+        look=compute_look(shown),
+        thumbnail=make_thumbnail(shown),
         labels=several,
+        levels=levels,
+        has_range=pixels.pixel_range is not None,
         **({"size": (width, height)} | read_facts(encoded)),
     )
 
@@ -128,6 +148,39 @@ def read_facts(encoded: bytes) -> dict:
             }
     except Exception:  # It raises any kind; the pixels could be read.
         return {}
+
+
+def read_levels(encoded: bytes) -> tuple[float, float] | None:
+    """Return the least and the largest number of a file of more than 8 bits.
+
+    None for files of 8 bits, and of colours of 16, of which Pillow drops bits.
+    """
+    from PIL import Image
+
+    try:
+        if encoded.startswith(NUMPY_START):
+            numbers = np.load(io.BytesIO(encoded))
+            return None if numbers.dtype == np.uint8 else _limits([numbers])
+        with Image.open(io.BytesIO(encoded)) as image:
+            if not image.mode.startswith(("I", "F")):
+                return None
+            frames = range(getattr(image, "n_frames", 1))
+            return _limits(map(np.asarray, map(_frame(image), frames)))
+    except Exception:  # Pillow raises any kind; `examine` says what is wrong.
+        return None
+
+
+def _frame(image):
+    def read(index):
+        image.seek(index)
+        return image
+
+    return read
+
+
+def _limits(arrays):
+    pairs = [(np.nanmin(x), np.nanmax(x)) for x in arrays]
+    return float(min(p[0] for p in pairs)), float(max(p[1] for p in pairs))
 
 
 def is_transparent(image) -> bool:
@@ -215,10 +268,11 @@ def inspect_images(dataset: ImageDataset) -> list[Examined]:
     ):
         warnings.simplefilter("ignore")  # Pillow's, about damaged Exif data.
         waiting = []
+        pixels = getattr(dataset.reader, "pixels", USUAL)
         for split in splits:
             for name, labels, encoded in read_files(dataset, split):
                 waiting.append(
-                    pool.submit(examine, name, split, labels, encoded)
+                    pool.submit(examine, name, split, labels, encoded, pixels)
                 )
                 # The files that wait are in memory.
                 if len(waiting) == 4 * os.cpu_count():
@@ -468,6 +522,28 @@ def judge_pixels(images, class_names) -> Iterator[Finding]:
             yield Finding("note", f"{_count(groups)}: {text}", groups)
 
 
+def judge_depth(images, class_names) -> Iterator[Finding]:
+    """Find images of more than 8 bits whose black and white nobody stated."""
+    deep = [x for x in images if x.levels is not None and not x.has_range]
+    if not deep:
+        return
+    low = min(x.levels[0] for x in deep)
+    high = max(x.levels[1] for x in deep)
+    is_whole = 0 <= low and float(high).is_integer() and high > 1
+    if is_whole:  # White is the largest number of so many bits.
+        proposed = f"0,{2 ** math.ceil(math.log2(high + 1)) - 1}"
+    else:
+        proposed = f"{low:g},{high:g}"
+    is_dark = any(x.fault for x in deep) or high < 2**15
+    yield Finding(
+        "warning" if is_dark else "note",
+        f"{_count([[x] for x in deep])}: more than 8 bits a channel, with "
+        f"numbers from {low:g} to {high:g}; without a --pixel_range, white is "
+        f"65535, and --pixel_range={proposed} would use them whole",
+        [[x] for x in deep],
+    )
+
+
 def _list(class_names):
     return list_first([*map(repr, class_names)], NUM_MISSING_LISTED)
 
@@ -494,6 +570,7 @@ JUDGES: tuple[Callable, ...] = (
     judge_files,
     judge_copies,
     judge_pixels,
+    judge_depth,
 )
 # JPEGs of phones, with a second picture.
 SAME_ENDINGS = {"MPO": "JPEG"}
@@ -507,9 +584,6 @@ NOTES = {
     ),
     "the ending of another format than that of the file": _has_other_ending,
     "CMYK, converted to RGB": lambda image: "CMYK" in image.kind,
-    "16 bits a channel, of which 8 are used": (
-        lambda image: "I" in image.kind.partition(" ")[2]
-    ),
     "partly transparent; the transparency is dropped": (
         lambda image: image.is_transparent
     ),

@@ -174,7 +174,10 @@ def predict_each(
         for path in batch:
             try:
                 images[path] = load_image(
-                    path, model.input_shape[1:], preprocess
+                    path,
+                    model.input_shape[1:],
+                    preprocess,
+                    source.pixel_range,
                 )
             except (OSError, ValueError) as error:
                 faults[path] = message_of(error) + _advise(path)

@@ -14,6 +14,7 @@ from keras_vit.known import KnownScore
 from keras_vit.models import VisionTransformer
 from keras_vit.preprocessing.description import (
     Normalization,
+    as_colours,
     to_fractions,
 )
 from trainers.evaluation.predictions import to_probabilities
@@ -429,11 +430,11 @@ def encode(pixels: np.ndarray) -> bytes:
     """Return a PNG of an image, with a longest side of PICTURE_SIDE pixels.
 
     Shapes:
-        pixels: (H, W, 1 or 3), from 0 to 1.
+        pixels: (H, W, C), from 0 to 1.
     """
     from PIL import Image
 
-    levels = (255 * pixels).round().astype("uint8")
+    levels = (255 * as_colours(pixels)).round().astype("uint8")
     if levels.shape[-1] == 1:
         levels = levels[..., 0]
     image = Image.fromarray(levels)

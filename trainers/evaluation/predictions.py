@@ -11,13 +11,17 @@ from keras_vit.progress import ProgressBar
 from trainers.data.batches import eval_batches, make_prepare_one
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import BadExamples, decode_file
+from trainers.data.pixels import PixelOptions
 from trainers.data.readers.image_paths import printable
 
 BATCH_SIZE = 64  # Of images that are only read.
 
 
 def load_image(
-    path: str, input_shape: tuple, preprocess: str = ""
+    path: str,
+    input_shape: tuple,
+    preprocess: str = "",
+    pixel_range: tuple[float, float] | None = None,
 ) -> np.ndarray:
     """Return the image in a file, preprocessed for a model of `input_shape`.
 
@@ -27,16 +31,18 @@ def load_image(
     Args:
         path: An image file, decoded as in training. Of several frames, the
             first is used.
-        input_shape: (H, W, C) of the model; C is 1 or 3.
+        input_shape: (H, W, C) of the model.
         preprocess: Operations on the image, see `eval_batches`.
+        pixel_range: See `PixelOptions`.
 
     Raises:
         ValueError: If the file is not an image.
         OSError: If the file cannot be read.
     """
     prepare, _ = make_prepare_one(preprocess, input_shape[:2])
+    options = PixelOptions(input_shape[-1], pixel_range)
     with open(path, "rb") as file:
-        pixels = decode_file(file.read(), input_shape[-1], path)
+        pixels = decode_file(file.read(), options, path)
     return prepare(pixels).numpy()
 
 

@@ -15,6 +15,7 @@ from keras_vit.arguments import is_number, is_whole
 from keras_vit.tables import guess, pick
 from trainers.data.file_lists import LIST_NAMES
 from trainers.data.labels import LabelOptions, parse_goal
+from trainers.data.pixels import PixelOptions, parse_pixel_range
 from trainers.recipes.baselines import BASELINES
 
 if typing.TYPE_CHECKING:
@@ -192,6 +193,19 @@ class Recipe:
     label_separator: str | None = option(
         None,
         "With csv:PATH, what is between the labels in a cell. Default: found.",
+    )
+    channels: int | None = option(
+        None,
+        "Channels of the images, if they are not 3: 1 for grey levels; more of "
+        ".npy files (height, width, channels) and of TIFF files with a frame "
+        "for each. Data sets of tensorflow-datasets have their own.",
+        range=POSITIVE,
+    )
+    pixel_range: str | None = option(
+        None,
+        "The numbers that are black and white in image files of more than 8 "
+        "bits, such as 0,4095 for those of 12 bits. Default: that of the "
+        "model of `init_from`, or 0,65535 for 16 bits.",
     )
     image_size: int = option(
         224,
@@ -601,7 +615,7 @@ class Recipe:
         # The properties raise if the text of their field is invalid.
         parts, num_last_blocks = self.trained_parts
         _ = self.lora_layer_names, self.patch_size_list, self.milestone_shares
-        _ = self.tracker_names
+        _ = self.tracker_names, self.pixel_options
         is_resnet = not self.init_from and self.model in BASELINES
         if self.lora_rank:
             if ALL in parts or num_last_blocks:
@@ -702,6 +716,11 @@ class Recipe:
         """How the labels of the data set are read."""
         return LabelOptions(self.labels, self.label_separator)
 
+    @property
+    def pixel_options(self) -> PixelOptions:
+        """How the pixels of the image files are read."""
+        return PixelOptions(self.channels, parse_pixel_range(self.pixel_range))
+
     def for_labels(self, has_several: bool) -> "Recipe":
         """Return the recipe for images of one class each, or of several labels.
 
@@ -735,7 +754,9 @@ class Recipe:
         from trainers.augment.augmentation import preprocessing_in
 
         size = (self.image_size, self.image_size)
-        return preprocessing_in(self.eval_preprocess, size)
+        found = preprocessing_in(self.eval_preprocess, size)
+        pixel_range = self.pixel_options.pixel_range
+        return dataclasses.replace(found, pixel_range=pixel_range)
 
     @property
     def normalization(self) -> "Normalization":
@@ -755,6 +776,9 @@ class Recipe:
             name: add_normalization(getattr(self, name), settings)
             for name in ("augment", "eval_preprocess")
         }
+        if self.pixel_range is None and settings.pixel_range:
+            low, high = settings.pixel_range
+            lines["pixel_range"] = f"{low:g},{high:g}"
         return dataclasses.replace(self, **lines)
 
     @property

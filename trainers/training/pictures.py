@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_vit.analysis.callbacks import AttentionPictures
 from keras_vit.preprocessing.description import (
     Normalization,
+    as_colours,
     to_fractions,
 )
 from keras_vit.progress import format_seconds
@@ -201,7 +202,7 @@ def _draw_tiles(images, texts, colors, path, columns=8):
         row, column = divmod(index, columns)
         left, top = column * (side + gap) + gap / 2, row * (down + room)
         axes.imshow(
-            np.clip(image, 0, 1).squeeze(),
+            as_colours(np.clip(image, 0, 1)).squeeze(),
             cmap="gray",
             vmin=0,
             vmax=1,

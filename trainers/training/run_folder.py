@@ -31,7 +31,10 @@ from keras_vit.model_files import (
 )
 from keras_vit.models import VisionTransformer
 from keras_vit.models.features import name_activation
-from keras_vit.preprocessing.model_inputs import input_preprocessing
+from keras_vit.preprocessing.model_inputs import (
+    find_scaling,
+    input_preprocessing,
+)
 from keras_vit.progress import scale
 from trainers.augment.augmentation import line_of
 from trainers.data.file_lists import FILE_LISTS
@@ -394,6 +397,11 @@ class RunFolder:
         return self.load_recipe().eval_preprocess
 
     @property
+    def pixel_range(self) -> tuple[float, float] | None:
+        """The black and white of files of more than 8 bits."""
+        return self.load_recipe().pixel_options.pixel_range
+
+    @property
     def activation(self) -> str:
         """The activation that turns logits into probabilities."""
         return self.load_recipe().activation
@@ -746,6 +754,14 @@ class NamedModel:
         if is_bit_resnet(model) or None in model.input_shape[1:3]:
             return ""  # A model for any size is refused elsewhere.
         return line_of(input_preprocessing(model), model.input_shape[1:3])
+
+    @property
+    def pixel_range(self) -> tuple[float, float] | None:
+        """The black and white of files of more than 8 bits."""
+        if self._run:
+            return self._run.pixel_range
+        found = find_scaling(self.load_model())
+        return found and found.pixel_range
 
     def load_model(self) -> keras.Model:
         """Return the model; a VisionTransformer returns logits.

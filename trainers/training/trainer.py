@@ -128,6 +128,7 @@ def prepare(
             )
             free = chosen.free_fields(started)
         recipe = _normalize(recipe, started, dataset.channels)
+        dataset = dataset.with_pixels(recipe.pixel_options)
         recipe = fit_to_labels(recipe, dataset, chosen, started)
         if chosen:
             engine.check_agreement("recipe", _shared_fields(recipe))
@@ -199,6 +200,7 @@ def open_in_turn(recipe: Recipe, engine: Engine) -> ImageDataset:
         train_split=recipe.train_split,
         eval_split=recipe.eval_split,
         labels=recipe.label_options,
+        pixels=recipe.pixel_options,
     )
     if engine.is_writer:
         engine.wait_for_all()

@@ -287,7 +287,8 @@ def decode_inputs(image_bytes, image_shape: tuple[int, ...], serving: Serving):
     from keras_vit.preprocessing.resizing import apply_steps
 
     def read_image(encoded):
-        image = upright_decoder(image_shape[-1])(encoded)
+        decode = upright_decoder(image_shape[-1], serving.settings.pixel_range)
+        image = decode(encoded)
         image = apply_steps(image, serving.steps(image_shape[:2]))
         mode = serving.settings.normalization
         return preprocess_input(
@@ -321,6 +322,7 @@ def make_reader(request: ExportRequest) -> Callable[[bytes], np.ndarray]:
         channels=channels,
         steps=request.serving.steps(image_size),
         normalization=settings.mean_and_deviation,
+        pixel_range=request.serving.settings.pixel_range,
     )
 
 

@@ -130,6 +130,12 @@ def write(request: ExportRequest, folder: pathlib.Path) -> list[Written]:
             "`model` must take images with 1 or 3 channels to run in a web "
             f"page. Received: {channels} channels"
         )
+    if "pixel_range" in description:
+        raise ValueError(
+            "`preprocessing` must have no `pixel_range` to run in a web page: "
+            "browsers read 8 bits of a pixel. Received: "
+            f"pixel_range={description['pixel_range']}"
+        )
     if description["class_names"] is None:
         raise ValueError(
             "`model` must be a classifier to run in a web page; if its last "

@@ -57,6 +57,7 @@ def test_every_field_but_the_notes_is_a_flag_that_replaces_it(parse):
     chosen = {"augment": "flip_lr", "eval_preprocess": "resize(9)"}
     chosen |= {"train_only": "head", "lora_layers": "out", "patch_sizes": "4,6"}
     chosen |= {"milestones": "1/3,0.5", "threshold_goal": "precision:0.9"}
+    chosen |= {"trackers": "mlflow"}
     chosen |= {"objective": "classify"}  # Others contradict many fields.
     names = {field.name for field in dataclasses.fields(Recipe)}
     assert names - {f.name for f in flag_fields()} == {"source", "expected"}
@@ -85,7 +86,6 @@ def test_epochs_win_over_the_steps_of_a_recipe(parse, monkeypatch):
         ("--optimizer=adams", "adamw"),
         ("--model=B/17", "Ti/16"),
         ("--batch_size=many", "batch_size"),
-        ("--recipe=digit", "digits"),
     ],
 )
 def test_mistyped_values_are_refused_with_what_is_known(parse, line, message):
@@ -93,6 +93,11 @@ def test_mistyped_values_are_refused_with_what_is_known(parse, line, message):
         flags.IllegalFlagValueError, match=message.replace("|", r"\|")
     ):
         parse(line)
+
+
+def test_a_mistyped_recipe_gets_a_suggestion(parse):
+    with pytest.raises(ValueError, match="Did you mean 'digits'"):
+        parse("--recipe=digit")
 
 
 def test_mistyped_flag_gets_a_suggestion(parse):

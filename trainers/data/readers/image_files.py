@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from keras_vit.preprocessing.decoding import decode_image
-from trainers.data.decoding import traced
+from trainers.data.decoding import decode_pixels
 from trainers.data.labels import LabelSet, named_classes, renamed
+from trainers.data.pixels import USUAL, PixelOptions
 from trainers.data.readers.image_paths import printable
 from trainers.data.splits import count_split
 
@@ -23,15 +23,23 @@ class ImageFiles:
         files: (path, label) pairs of each split. A label is the number of a
             class, or a LabelSet of numbers.
         has_several_labels: Whether the labels are LabelSets.
+        pixels: How the pixels are read.
     """
 
     class_names: list[str]
     files: dict[str, list[tuple[str, int | LabelSet]]]
     has_several_labels: bool = False
-    image_shape = (None, None, 3)
+    pixels: PixelOptions = USUAL
     train_split = eval_split = None
     shuffle_buffer = 250_000  # It holds paths, which are smaller than images.
-    has_exif = True
+
+    @property
+    def image_shape(self):
+        return None, None, self.pixels.channels or 3
+
+    @property
+    def has_exif(self):
+        return self.pixels == USUAL  # `decode_pixels` reads all of the others.
 
     @property
     def splits(self):
@@ -93,7 +101,7 @@ class ImageFiles:
         return tf.io.read_file(stored)
 
     def decode(self, encoded):
-        return traced(decode_image)(encoded)
+        return decode_pixels(encoded, self.pixels)
 
 
 def to_ragged(labels: Sequence[LabelSet]) -> tf.RaggedTensor:

@@ -153,7 +153,7 @@ SYSTEM_FOLDERS = {
     *("System Volume Information", "lost+found"),
 }
 HEIF_ENDINGS = (".heic", ".heif")
-PILLOW_ENDINGS = (*HEIF_ENDINGS, ".avif", ".tif", ".tiff")
+PILLOW_ENDINGS = (*HEIF_ENDINGS, ".avif", ".tif", ".tiff", ".npy")
 IMAGE_ENDINGS = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp"),
     *PILLOW_ENDINGS,

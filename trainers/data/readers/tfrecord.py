@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from keras_vit.preprocessing.decoding import decode_image
-from trainers.data.decoding import describe_error, traced
+from trainers.data.decoding import decode_pixels, describe_error
 from trainers.data.labels import AUTO, LabelOptions
+from trainers.data.pixels import USUAL, PixelOptions
 from trainers.data.readers.image_files import to_vector
 from trainers.data.readers.image_paths import (
     NUM_LISTED,
@@ -29,15 +29,23 @@ class TFRecordReader:
         class_names: Names of the classes.
         files: (path, number of records) pairs of each split.
         has_several_labels: Whether a record has a list of classes.
+        pixels: How the pixels are read.
     """
 
     class_names: list[str]
     files: dict[str, list[tuple[str, int]]]
     has_several_labels: bool = False
-    image_shape = (None, None, 3)
+    pixels: PixelOptions = USUAL
     train_split = eval_split = None
     shuffle_buffer = 50_000
-    has_exif = True
+
+    @property
+    def image_shape(self):
+        return None, None, self.pixels.channels or 3
+
+    @property
+    def has_exif(self):
+        return self.pixels == USUAL  # `decode_pixels` reads all of the others.
 
     @property
     def splits(self):
@@ -100,7 +108,7 @@ class TFRecordReader:
         return stored
 
     def decode(self, encoded):
-        return traced(decode_image)(encoded)
+        return decode_pixels(encoded, self.pixels)
 
 
 def open_tfrecords(path: str, options: LabelOptions = AUTO) -> TFRecordReader:
