@@ -126,9 +126,8 @@ setup(
         "docs": DOCS,
         "dev": DEV,
     },
-    project_urls={
-        # Relative links of the README work where it is read with the source.
-    },
+    project_urls={"Paper": "https://arxiv.org/abs/2010.11929"},
+    license_files=["LICENSE", "keras_vit/data/WORDNET_LICENSE.txt"],
     classifiers=[
         "Development Status :: 4 - Beta",
         "Intended Audience :: Developers",

@@ -45,7 +45,10 @@ def decode_image(
             Default: 0 and 65535.
     """
     if channels == 4:
-        image = tf.io.decode_image(encoded, 4, expand_animations=False)
+        if pixel_range is None:
+            image = tf.io.decode_image(encoded, 4, expand_animations=False)
+        else:
+            image = decode_png(encoded, pixel_range, 4)
         return tf.ensure_shape(image, (None, None, 4))
     image = tf.case(
         [
@@ -104,25 +107,27 @@ def is_webp(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def decode_png(
-    encoded: tf.Tensor, pixel_range: tuple[float, float] | None
+    encoded: tf.Tensor,
+    pixel_range: tuple[float, float] | None,
+    channels: int = 3,
 ) -> tf.Tensor:
-    """Return the pixels (H, W, 3) of a PNG; see `decode_image`.
+    """Return the pixels (H, W, channels) of a PNG; see `decode_image`.
 
     Byte 24 of the file are the bits of a number.
     """
     if pixel_range is None:
-        return tf.io.decode_png(encoded, 3)
+        return tf.io.decode_png(encoded, channels)
 
     def scale():
         # As `scale_pixels` of `image_files`.
         low, high = map(np.float32, pixel_range)
-        pixels = tf.io.decode_png(encoded, 3, tf.uint16)
+        pixels = tf.io.decode_png(encoded, channels, tf.uint16)
         shares = (tf.cast(pixels, tf.float32) - low) / (high - low)
         shares = tf.clip_by_value(shares, 0.0, 1.0)
         return tf.cast(tf.round(shares * 255), tf.uint8)
 
     is_deep = starts_with(encoded, b"\x10", 24)
-    return tf.cond(is_deep, scale, lambda: tf.io.decode_png(encoded, 3))
+    return tf.cond(is_deep, scale, lambda: tf.io.decode_png(encoded, channels))
 
 
 def decode_webp(encoded: tf.Tensor) -> tf.Tensor:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_vit.preprocessing.description import as_colours
-from keras_vit.preprocessing.image_files import NUMPY_START
+from keras_vit.preprocessing.image_files import BITS_PER_SAMPLE, NUMPY_START
 from keras_vit.progress import ProgressBar
 from keras_vit.tables import list_first
 from trainers.data.datasets import ImageDataset
@@ -162,8 +162,9 @@ def read_levels(encoded: bytes) -> tuple[float, float] | None:
             numbers = np.load(io.BytesIO(encoded))
             return None if numbers.dtype == np.uint8 else _limits([numbers])
         with Image.open(io.BytesIO(encoded)) as image:
-            if not image.mode.startswith(("I", "F")):
-                return None
+            bits = getattr(image, "tag_v2", {}).get(BITS_PER_SAMPLE, (16,))
+            if not image.mode.startswith(("I", "F")) or max(bits) < 16:
+                return None  # One of 12 bits states its white.
             frames = range(getattr(image, "n_frames", 1))
             return _limits(map(np.asarray, map(_frame(image), frames)))
     except Exception:  # Pillow raises any kind; `examine` says what is wrong.

@@ -57,7 +57,7 @@ def test_every_field_but_the_notes_is_a_flag_that_replaces_it(parse):
     chosen = {"augment": "flip_lr", "eval_preprocess": "resize(9)"}
     chosen |= {"train_only": "head", "lora_layers": "out", "patch_sizes": "4,6"}
     chosen |= {"milestones": "1/3,0.5", "threshold_goal": "precision:0.9"}
-    chosen |= {"trackers": "mlflow"}
+    chosen |= {"trackers": "mlflow", "pixel_range": "0,4095"}
     chosen |= {"objective": "classify"}  # Others contradict many fields.
     names = {field.name for field in dataclasses.fields(Recipe)}
     assert names - {f.name for f in flag_fields()} == {"source", "expected"}
