@@ -1,5 +1,6 @@
 """Checks of arguments that are numbers or sizes."""
 
+import math
 import numbers
 
 
@@ -73,3 +74,21 @@ def as_size(value, argument: str) -> tuple[int, int]:
         f"`{argument}` must be two positive whole numbers. "
         f"Received: {argument}={value!r}"
     )
+
+
+def check_pixel_range(value) -> tuple[float, float]:
+    """Return a range of pixels as two floats.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    try:
+        low, high = map(float, value)
+    except (TypeError, ValueError):
+        low, high = math.nan, math.nan
+    if not -math.inf < low < high < math.inf:
+        raise ValueError(
+            "`pixel_range` must be two numbers, black and white, such as "
+            f"(0, 4095). Received: pixel_range={value!r}"
+        )
+    return low, high

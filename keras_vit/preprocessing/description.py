@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from keras_vit.arguments import check_pixel_range
 from keras_vit.tables import pick
 
 # Mean and deviation, with one number for each channel or one for all.
@@ -162,24 +163,6 @@ class Preprocessing:
         if whole != image_size or self.resize_mode != "squash":
             steps.append(central_crop_step(image_size))
         return steps
-
-
-def check_pixel_range(value) -> tuple[float, float]:
-    """Return a range of pixels as two floats.
-
-    Raises:
-        ValueError: If it is none.
-    """
-    try:
-        low, high = map(float, value)
-    except (TypeError, ValueError):
-        low, high = np.nan, np.nan
-    if not -np.inf < low < high < np.inf:
-        raise ValueError(
-            "`pixel_range` must be two numbers, black and white, such as "
-            f"(0, 4095). Received: pixel_range={value!r}"
-        )
-    return low, high
 
 
 def as_preprocessing(value):

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from keras_vit.arguments import as_size, is_whole
+from keras_vit.arguments import as_size, check_pixel_range, is_whole
 from keras_vit.preprocessing.description import (
     INTERPOLATIONS,
     METHODS,
     Preprocessing,
-    check_pixel_range,
     cut_size,
     preprocessing_of,
     resized_size,

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from keras_vit.preprocessing.description import check_pixel_range
+from keras_vit.arguments import check_pixel_range
 
 
 class PixelOptions(NamedTuple):
