@@ -250,6 +250,19 @@ def test_extras_that_a_page_installs_exist():
                 assert set(named.split(",")) <= set(extras), (page.name, line)
 
 
+def test_versions_that_a_page_states_are_those_of_the_constraints():
+    lines = (ROOT / "constraints.txt").read_text().lower().splitlines()
+    tested = dict(line.split("==") for line in lines if "==" in line)
+    names = "Keras|TensorFlow|JAX|PyTorch|timm|transformers"
+    for page in ("README.md", "docs/index.md"):
+        text = (ROOT / page).read_text()
+        found = re.findall(rf"\b({names}) (\d+\.\d+\.\d+)", text)
+        assert len({name for name, _ in found}) == 6
+        for name, version in found:
+            key = {"PyTorch": "torch"}.get(name, name.lower())
+            assert tested[key] == version, (page, name)
+
+
 @contextlib.contextmanager
 def served_exports(line):
     """Start a stand-in for TF Serving if a command asks one."""
