@@ -225,8 +225,8 @@ def make_inspect_checkpoint_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "path",
-        help="a .npz, .safetensors or .h5 file, a folder as Hugging Face, timm "
-        "or keras-hub write it, or the name of a pretrained model",
+        help="a .npz, .safetensors, .h5 or .msgpack file, a folder as Hugging "
+        "Face, timm or keras-hub write it, or the name of a pretrained model",
     )
     add_hints(parser)
     parser.add_argument(

@@ -1,6 +1,7 @@
 """Files of weights: named arrays that are read one by one, and JSON.
 
-NumPy, h5py and safetensors read the arrays. Nothing is ever unpickled, and the
+NumPy, h5py and safetensors read the arrays, and for files of Flax a reader of
+MessagePack that leaves them where they are. Nothing is ever unpickled, and the
 sizes that a file declares are compared with its length before memory is taken.
 Every fault of a file raises a ValueError that names it.
 """
@@ -37,11 +38,15 @@ OPEN_CLIP = "open_clip_model.safetensors"
 OPEN_CLIP_JSON = "open_clip_config.json"
 SHARD_INDEX = "model.safetensors.index.json"
 KERAS_HUB = "model.weights.h5"
-SHARD = r"-\d+-of-\d+\.safetensors$"
+# Of the TensorFlow and Flax classes of transformers 4.
+TF_WEIGHTS, FLAX_WEIGHTS = "tf_model.h5", "flax_model.msgpack"
+SHARD = r"-\d+-of-\d+\.(safetensors|h5|msgpack)$"
 # The name of an index has the variant, such as fp16, in one of two places.
-ANY_INDEX = r"[\w.-]+\.safetensors\.index(\.[\w-]+)?\.json"
+ANY_INDEX = r"[\w.-]+\.(safetensors|h5|msgpack)\.index(\.[\w-]+)?\.json"
 # Names of the same file in other types, such as model.fp16.safetensors.
-OF_FOLDER = r"(pytorch_)?model([.-][\w-]+)*\.(safetensors|npz|h5)"
+OF_FOLDER = (
+    r"((pytorch|tf|flax)_)?model([.-][\w-]+)*\.(safetensors|npz|h5|msgpack)"
+)
 # Keys of which every description of a model has one.
 DESCRIPTION_KEYS = frozenset(
     "architecture architectures model_type model_cfg class_name "
@@ -138,8 +143,8 @@ def open_file(path: str | os.PathLike) -> File:
     """Open the file or folder of weights at `path`; read none of its arrays.
 
     Args:
-        path: A `.npz`, `.safetensors` or `.h5` file, or a folder as Hugging
-            Face, timm or keras-hub write it.
+        path: A `.npz`, `.safetensors`, `.h5` or `.msgpack` file, or a folder as
+            Hugging Face, timm or keras-hub write it.
 
     Raises:
         ValueError: If there is no such file, or it is of another kind,
@@ -149,7 +154,7 @@ def open_file(path: str | os.PathLike) -> File:
     with errors_name(path):
         path = pathlib.Path(path).expanduser()
         if path.is_dir():
-            return _open_folder(path)
+            return _in_names_of_torch(_open_folder(path))
         if not path.is_file():
             raise ValueError(f"There is no file {path}")
         ending = path.suffix.lower()
@@ -157,13 +162,13 @@ def open_file(path: str | os.PathLike) -> File:
             raise ValueError(
                 REFUSED_ENDINGS.get(
                     ending,
-                    "the name of a checkpoint ends in .npz, .safetensors or "
-                    ".h5, and that of a model of Keras in .keras",
+                    "the name of a checkpoint ends in .npz, .safetensors, .h5 "
+                    "or .msgpack, and that of a model of Keras in .keras",
                 )
             )
         about = _json_beside(path)
         refuse_text(path)
-        file = OPENERS[ending](path)
+        file = _in_names_of_torch(OPENERS[ending](path))
         file.json = {**about, **file.json}
         return file
 
@@ -338,10 +343,154 @@ def _open_h5(path) -> File:
     return File(str(path), arrays, about, close)
 
 
+def _open_msgpack(path) -> File:
+    """Open a file of `flax.serialization`: nested maps of arrays."""
+    stream, arrays = MessagePack(np.memmap(path, np.uint8, "r")), {}
+
+    def add(name, item):
+        if isinstance(item, dict) and "__msgpack_chunked_array__" in item:
+            item = _join_chunks(name, item)
+        if isinstance(item, Array):
+            if name in arrays:
+                raise ValueError(f"{name} is stored twice")
+            arrays[name] = item
+        elif isinstance(item, dict):
+            for key, value in item.items():
+                add(f"{name}/{key}" if name else key, value)
+
+    add("", stream.read())
+    if stream.at != len(stream.data):
+        raise ValueError("there are bytes behind its arrays")
+    return File(str(path), arrays, {}, lambda: None)
+
+
+class MessagePack:
+    """Reads the objects of a file of MessagePack; arrays stay in the file.
+
+    Source: the specification of MessagePack, and `flax.serialization`, which
+    stores an array as an extension of the type 1, or 3 for a scalar: its shape,
+    the name of its type, and its bytes.
+    """
+
+    # The first byte of objects -> their kind, and the number of bytes of the
+    # number that follows: that of a container is its length.
+    NUMBERS = {
+        first + index: (kind, size << index)
+        for first, kind, count, size in (
+            (0xC4, "bytes", 3, 1),
+            (0xC7, "extension", 3, 1),
+            (0xCA, "float", 2, 4),
+            (0xCC, "number", 4, 1),
+            (0xD0, "signed", 4, 1),
+            (0xD9, "text", 3, 1),
+            (0xDC, "list", 2, 2),
+            (0xDE, "map", 2, 2),
+        )
+        for index in range(count)
+    }
+
+    def __init__(self, data: np.ndarray):
+        self.data, self.at, self.num_objects = data, 0, 0
+
+    def take(self, size: int) -> np.ndarray:
+        """Return the next bytes."""
+        if size > len(self.data) - self.at:
+            raise ValueError("it is truncated or damaged")
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def read(self):
+        """Return the next object, None for those that no array needs."""
+        self.num_objects += 1
+        if self.num_objects > MAX_ARRAYS:
+            raise ValueError("it holds too many objects for a checkpoint")
+        first = int(self.take(1)[0])
+        if first < 0x80:
+            return first
+        if first in (0xC0, 0xC2, 0xC3) or first >= 0xE0:
+            return None  # Nothing, false, true and small negative numbers.
+        if first < 0xC0:
+            is_text = first >= 0xA0
+            kind = "text" if is_text else ("map", "list")[first >= 0x90]
+            number = first % (32 if is_text else 16)
+        elif 0xD4 <= first <= 0xD8:
+            kind, number = "extension", 1 << (first - 0xD4)
+        elif first in self.NUMBERS:
+            kind, size = self.NUMBERS[first]
+            number = int.from_bytes(self.take(size).tobytes(), "big")
+        else:
+            raise ValueError("it is not MessagePack")
+        if kind == "number":
+            return number
+        if kind == "text":
+            return self.take(number).tobytes().decode()
+        if kind == "bytes":
+            return self.take(number)
+        if kind == "list":
+            return [self.read() for _ in range(number)]
+        if kind == "map":
+            return self._read_map(number)
+        return self._read_array(number) if kind == "extension" else None
+
+    def _read_map(self, length) -> dict:
+        items = {}
+        for _ in range(length):
+            key = self.read()
+            if not isinstance(key, str) or key in items:
+                raise ValueError(f"{key!r} is no name, or is stored twice")
+            items[key] = self.read()
+        return items
+
+    def _read_array(self, length) -> Array | None:
+        start = self.at + 1
+        if self.take(1)[0] not in (1, 3):
+            self.take(length)
+            return None
+        match self.read():
+            case [[*shape], str(name), np.ndarray() as data]:
+                is_shape = all(isinstance(size, int) for size in shape)
+            case _:
+                is_shape = False
+        if not is_shape or self.at != start + length:
+            raise ValueError("one of its arrays is not as Flax stores them")
+        dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+        if name != "bfloat16" and dtype.kind not in "fiub":
+            raise ValueError(f"an array is of the type {name!r}")
+        if math.prod(shape) * dtype.itemsize != len(data):
+            raise ValueError(f"an array of {name} is not {tuple(shape)}")
+
+        def load(index=None):
+            array = data.view(dtype).reshape(shape)
+            return np.array(array if index is None else array[index])
+
+        shown = name if name == "bfloat16" else dtype.str
+        return Array(tuple(shape), shown, load)
+
+
+def _join_chunks(name, item) -> Array:
+    """Return an array that Flax stores in pieces, because it is large."""
+    shape, chunks = (
+        [item[key][str(index)] for index in range(len(item[key]))]
+        for key in ("shape", "chunks")
+    )
+    sizes = [math.prod(chunk.shape) for chunk in chunks]
+    dtypes = {chunk.dtype for chunk in chunks}
+    if math.prod(shape) != sum(sizes) or len(dtypes) != 1:
+        raise ValueError(f"the pieces of {name} are not {tuple(shape)}")
+
+    def load(index=None):
+        pieces = [chunk.load(None).reshape(-1) for chunk in chunks]
+        array = np.concatenate(pieces).reshape(shape)
+        return array if index is None else array[index]
+
+    return Array(tuple(shape), *dtypes, load, can_slice=False)
+
+
 OPENERS = {
     ".npz": _open_npz,
     ".safetensors": _open_safetensors,
     ".h5": _open_h5,
+    ".msgpack": _open_msgpack,
 }
 # Types in a .safetensors file -> NumPy's notation.
 STORED_DTYPES = {
@@ -352,6 +501,57 @@ STORED_DTYPES = {
     "U8": "|u1",
     "BOOL": "|b1",
 }
+
+
+# ------------------------------------------ TensorFlow and Flax in transformers
+
+# A name that the files of these classes have, and those of PyTorch do not.
+PATCH_KERNEL = (
+    r"(.*[/.])?embeddings[/.]patch_embeddings?[/.](projection[/.])?kernel(:0)?"
+)
+# The ends of their names -> those of PyTorch.
+ENDS_IN_TORCH = {
+    **dict.fromkeys(("kernel", "gamma", "scale"), "weight"),
+    **dict.fromkeys(("embedding", "embeddings"), "weight"),
+    "beta": "bias",
+}
+
+
+def _in_names_of_torch(file: File) -> File:
+    """Return the arrays of a TFViT or FlaxViT as PyTorch's class stores them.
+
+    Source: `modeling_tf_pytorch_utils` and `modeling_flax_pytorch_utils` of
+    transformers 4.57, whose version 5 lacks these classes.
+    """
+    if not any(re.fullmatch(PATCH_KERNEL, name) for name in file.arrays):
+        return file
+    arrays = {}
+    for old, array in file.arrays.items():
+        # Keras writes the name of a layer, and then those of the model and
+        # again of the layer.
+        name = re.sub(r"^([^/]+)/[^/]+/(?=\1/)", "", old).removesuffix(":0")
+        name = re.sub(r"_\._|/", ".", name).removeprefix("clip.")
+        start, dot, end = name.rpartition(".")
+        name = start + dot + ENDS_IN_TORCH.get(end, end)
+        if name in arrays:
+            file.close()
+            raise ValueError(f"{name} is stored twice, once as {old}")
+        is_matrix = end == "kernel" and len(array.shape) > 1
+        arrays[name] = _transposed(array) if is_matrix else array
+    return dataclasses.replace(file, arrays=arrays)
+
+
+def _transposed(array) -> Array:
+    """Return the kernel of a layer with its outputs and inputs first."""
+    *window, inputs, outputs = range(len(array.shape))
+    order = (outputs, inputs, *window)
+
+    def load(index=None):
+        whole = array.load(None).transpose(order)
+        return whole if index is None else whole[index]
+
+    shape = tuple(array.shape[axis] for axis in order)
+    return array._replace(shape=shape, load=load, can_slice=False)
 
 
 # -------------------------------------------------------------------- folders
@@ -381,6 +581,9 @@ def _open_folder(path) -> File:
     weights = [n for n in names if n.endswith(tuple(OPENERS))]
     if SHARD_INDEX in names:
         return _open_shards(path, SHARD_INDEX)
+    for name in (TF_WEIGHTS, FLAX_WEIGHTS):
+        if name in names:
+            return open_file(path / name)
     if len(indices) == 1 and set(weights) == set(shards):
         return _open_shards(path, indices[0])
     if len(weights) == 1 and not shards:
@@ -391,21 +594,28 @@ def _open_folder(path) -> File:
     if len(weights) > 1:
         advice = ". Pass the path of one of these files"
     raise ValueError(
-        f"a folder must hold {WEIGHTS} (Hugging Face, timm) or {KERAS_HUB} "
-        f"and config.json (keras-hub). It holds {found}{advice}"
+        f"a folder must hold {WEIGHTS} (Hugging Face, timm), {TF_WEIGHTS}, "
+        f"{FLAX_WEIGHTS} (transformers 4), or {KERAS_HUB} and config.json "
+        f"(keras-hub). It holds {found}{advice}"
     )
 
 
 def _open_shards(path, index) -> File:
-    """Return the arrays of several `.safetensors` files with an index."""
+    """Return the arrays of several files with an index."""
     weight_map = read_json(path / index).get("weight_map")
     if not isinstance(weight_map, dict):
         raise ValueError(f"{index} has no weight_map")
+    # The index of TensorFlow has the name of the model before each name.
+    weight_map = {
+        re.sub(r"^[^/]+/(?=.*:0$)", "", name): file
+        for name, file in weight_map.items()
+    }
     shards = sorted({str(file) for file in weight_map.values()})
+    ending = f".{re.fullmatch(ANY_INDEX, index)[1]}"
     for file in shards:
-        if file != os.path.basename(file) or not file.endswith(".safetensors"):
+        if file != os.path.basename(file) or not file.endswith(ending):
             raise ValueError(
-                f"{file!r} is not the name of a .safetensors file of the folder"
+                f"{file!r} is not the name of a {ending} file of the folder"
             )
     stems = {re.split(SHARD, file)[0] for file in shards}
     lost = [

@@ -24,10 +24,12 @@ from keras_vit.models.variants import VARIANTS
 from keras_vit.progress import ProgressBar
 from keras_vit.tables import guess
 from keras_vit.weights.containers import (
+    FLAX_WEIGHTS,
     OPEN_CLIP,
     OPEN_CLIP_JSON,
     PICKLE_ENDINGS,
     SHARD_INDEX,
+    TF_WEIGHTS,
     WEIGHTS,
     WHY_NO_PICKLES,
     read_json,
@@ -43,8 +45,14 @@ HUB = "https://huggingface.co"
 SCHEME = "hf://"
 # A repository has one or more of each. The first one there is fetched.
 CONFIGURATIONS = ("config.json", OPEN_CLIP_JSON)
-WEIGHT_FILES = (WEIGHTS, SHARD_INDEX, OPEN_CLIP)
-WEIGHT_FILE_ENDINGS = (".safetensors", ".npz", ".h5", *PICKLE_ENDINGS)
+WEIGHT_FILES = (WEIGHTS, SHARD_INDEX, OPEN_CLIP, TF_WEIGHTS, FLAX_WEIGHTS)
+WEIGHT_FILE_ENDINGS = (
+    ".safetensors",
+    ".npz",
+    ".h5",
+    ".msgpack",
+    *PICKLE_ENDINGS,
+)
 # Files that tell how images are read; not every repository has one.
 DESCRIPTIONS = ("preprocessor_config.json", "processor_config.json")
 CHUNK_BYTES = 2**20

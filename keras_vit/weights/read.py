@@ -128,9 +128,9 @@ def from_checkpoint(
     outputs as the source.
 
     Args:
-        path_or_name: A `.npz`, `.safetensors` or `.h5` file, a folder as
-            Hugging Face, timm or keras-hub write it, a URL, a name of
-            `PRETRAINED` or `HUB_MODELS`, "hf://owner/name" or "timm/name".
+        path_or_name: A `.npz`, `.safetensors`, `.h5` or `.msgpack` file, a
+            folder as Hugging Face, timm or keras-hub write it, a URL, a name
+            of `PRETRAINED` or `HUB_MODELS`, "hf://owner/name" or "timm/name".
         image_size: (height, width) in pixels, or one number for a square. The
             position table is resized to it. Default: that of the file.
         source_image_size: (height, width) of the images of the file, if its

@@ -240,9 +240,20 @@ def add(name, *arguments, **options):
     )
 
 
+def msgpack(*shape, name=b"float32", data=bytes(12), size=None, behind=b""):
+    """Return a map of one array as Flax writes it; it may lie."""
+    sizes = b"".join(b"\xcf" + n.to_bytes(8, "big") for n in shape)
+    size = (len(data) if size is None else size).to_bytes(4, "big")
+    content = bytes([0x93, 0x90 + len(shape)]) + sizes
+    content += bytes([0xA0 + len(name)]) + name + b"\xc6" + size + data
+    length = (len(content) + len(behind)).to_bytes(4, "big")
+    return b"\x81\xa1x\xc9" + length + b"\1" + content + behind
+
+
 # ------------------------------------------------------------------- damages
 
 LENGTH, NO_ARRAY = "the length in its header", "not a NumPy array"
+CUT = "truncated or damaged"
 TOO_LARGE, LOST = "is not a checkpoint", f"missing: {GAMMA}"
 CHECKSUM = "checksum|CRC-32"
 BAD_HEADER = "Error while deserializing header: "  # The library's words.
@@ -361,6 +372,27 @@ DAMAGES = {
     "integers.h5": (
         add("__setitem__", np.zeros(24, "int32")),
         "of another type: encoder_norm/",
+    ),
+    # .msgpack
+    "empty.msgpack": (b"", "cannot be read"),
+    "good.msgpack": (msgpack(3), "not a ViT"),
+    "start.msgpack": (msgpack(3)[:-1], CUT),
+    "more.msgpack": (msgpack(3) + b"\0", "bytes behind"),
+    "unused.msgpack": (b"\xc1" + msgpack(3), "not MessagePack"),
+    "terabytes.msgpack": (msgpack(2**40, 2**40), "not .1099511627776, "),
+    "short.msgpack": (msgpack(4), r"not \(4,\)"),
+    "long.msgpack": (msgpack(3, size=2**32 - 1), CUT),
+    "behind.msgpack": (msgpack(3, behind=b"\0"), "as Flax stores"),
+    "objects.msgpack": (msgpack(3, name=b"O", data=PICKLED), "type 'O'"),
+    "text.msgpack": (msgpack(3, name=b"U1"), "type 'U1'"),
+    "twice.msgpack": (b"\x82" + msgpack(3)[1:] * 2, "'x' .*twice"),
+    "number.msgpack": (b"\x81\0" + msgpack(3), "0 is no name"),
+    "list.msgpack": (b"\xdd" + b"\xff" * 4 + bytes(MEBI), "too many objects"),
+    "lists.msgpack": (b"\x91" * MEBI, "recursion"),
+    "pieces.msgpack": (
+        b"\x81\xa1y\x83\xb9__msgpack_chunked_array__\xc3\xa5shape\x81\xa10\4"
+        b"\xa6chunks\x81\xa10" + msgpack(3)[3:],
+        r"pieces of y are not \(4,\)",
     ),
 }
 

@@ -601,6 +601,18 @@ def test_without_a_connection_it_says_which_file_to_put_where(hugging_face):
     is_the_golden_model(from_checkpoint("hf://owner/model"))
 
 
+@pytest.mark.parametrize("name", ["tf_vit", "flax_vit"])
+def test_a_repository_of_transformers_4(hugging_face, name):
+    """Beside a pickle, which is all that PyTorch would read there."""
+    hugging_face.files = {START + "pytorch_model.bin": b"\x80\2."}
+    for path in (path_of("transformers_4") / name).iterdir():
+        hugging_face.files[START + path.name] = path.read_bytes()
+    model = from_checkpoint("hf://owner/model")
+    with np.load(path_of("transformers_4") / f"{name}.expected.npz") as file:
+        answer = to_numpy(model(file["x"]))
+        np.testing.assert_allclose(answer, file["logits"], atol=1e-5)
+
+
 def test_a_repository_of_pickles_alone(hugging_face):
     del hugging_face.files[START + "model.safetensors"]
     with pytest.raises(ConnectionError, match="as .bin.* is a pickle.*save"):
