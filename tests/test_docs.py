@@ -58,6 +58,7 @@ GUIDES = (
             "inspect",
         )
     ]
+    + sorted(ROOT.glob("docs/coming_from/*.md"))
     + sorted(ROOT.glob("docs/background/*.md"))
 )
 
@@ -284,6 +285,8 @@ def checkout(tmp_path_factory, tmp_path, monkeypatch):
     put_small_checkpoint()
     shutil.copy(GOLDEN / "timm_token.safetensors", "timm_model.safetensors")
     shutil.copy(GOLDEN / "vit_keras.h5", "vit_keras.h5")
+    for name in ("tf_vit", "flax_vit"):
+        shutil.copytree(GOLDEN / "transformers_4" / name, name)
     noise = np.random.default_rng(0).integers(0, 255, (4, 40, 40, 3), "uint8")
     parts = ("train/cat", "train/dog", "test/cat", "test/dog")
     for part, image in zip(parts, noise):
@@ -395,6 +398,10 @@ CLAIMS = {
     "docs/python.md": lambda names: (
         "best_so_far" in names["trainer"].run.metrics_path.read_text()
     ),
+    "docs/coming_from/transformers_4.md": lambda names: all(
+        keras_vit.from_checkpoint(path).load_report.layout == "huggingface"
+        for path in ("for_pytorch", "from_flax")
+    ),
     "docs/labels.md": lambda names: reads_back("found.csv"),
     "docs/index.md": lambda names: names["accuracy"] > 0.8,
     "docs/background/transformer.md": lambda names: names["difference"] < 1e-5,
@@ -498,6 +505,8 @@ def test_replacements_of_tensorflow_addons_exist():
     rows = table_after(page, "TensorFlow Addons")
     assert len(rows) > 8
     rows += table_after(page, "keras-hub and vit-keras")
+    page = (ROOT / "docs/coming_from/keras_cv.md").read_text()
+    rows += table_after(page, "keras-cv")
     for _, replacement in rows:
         for path in re.findall(r"`((?:keras|keras_vit)\.[\w.]+)", replacement):
             thing = {"keras": keras, "keras_vit": keras_vit}[path.split(".")[0]]

@@ -31,6 +31,14 @@ def with_training_state(arrays):
     return state
 
 
+def with_state_of_the_code(arrays):
+    """As `save_checkpoint` of Flax writes (parameters, optimizer, step)."""
+    state = {"1/1/1/count": np.int32(7), "2": np.int64(7)}
+    for key, value in arrays.items():
+        state[f"1/1/0/trace/{key}"] = value + 1
+    return {**wrapped(arrays, "0/"), **state}
+
+
 def two_towers(arrays):
     text = {"params/txt/head/kernel": np.ones((4, 5), "float32")}
     scalars = {"params/t": np.float32(1), "params/b": np.float32(2)}

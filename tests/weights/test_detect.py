@@ -38,6 +38,7 @@ GAP = "big_vision_gap.npz"
 # Name of a golden case, and what is done to its arrays. The answer stays.
 FORMS = {
     "opt_target": (TOKEN, forms.with_training_state),
+    "training_of_the_code": (TOKEN, forms.with_state_of_the_code),
     "linen": (TOKEN, TO_LINEN),
     "old_group_norms": ("official_hybrid.npz", forms.with_old_group_norms),
     "no_wrapper": ("big_vision_tok.npz", forms.unwrapped),

@@ -77,7 +77,8 @@ class Flax(Family):
     # The oldest files of big_vision use the same name for the positions.
     unless = r"MAPHead_0/|probe$|Transformer/encoderblock/"
     activation = "tanh"
-    wrappers = ("opt/target/", "params/", "target/")
+    # "0/" is of a training by the code itself: parameters, then the optimizer.
+    wrappers = ("opt/target/", "params/", "target/", "0/")
     aliases = TO_RELEASED
     dialects = {"linen": Dialect(TO_LINEN)}
     ignore = TRAINING_STATE
