@@ -306,6 +306,10 @@ FOREIGN_FORMATS = {
     r"encoder\.layers\.encoder_layer_0\.": "a ViT of torchvision",
     r"layers\.0\.(ffn\.layers\.0\.0|ln1)\.weight$": "a ViT of MMPretrain",
     r"to_patch_embedding\.": "a ViT of vit-pytorch",
+    r"patch_embed\.position_embedding_table$": (
+        "a ViT of Gemma 4, with norms on both sides of each branch and of the "
+        "values"
+    ),
     r"layers\.0\.blocks\.0\.attn\.relative_position_bias_table$": (
         "a Swin Transformer"
     ),

@@ -186,6 +186,24 @@ def test_a_fault_is_named(fault, load, tmp_path):
     assert str(tmp_path / "m.npz") in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "json", "words"),
+    [
+        ({}, {"architecture": "qwen3_vit_88m"}, "qwen3_vit_88m has rotary"),
+        ({}, {"architecture": "deepseek_vit_412m_enc"}, "412m_enc has axial"),
+        ({"merger.norm.weight": 24}, None, "a projector .*merger.norm"),
+        ({"patch_embed.position_embedding_table": 2}, None, "of Gemma 4"),
+    ],
+)
+def test_towers_of_language_models_are_refused_by_their_parts(
+    change, json, words, load
+):
+    """Arrays of the others alone would be read as those of a plain ViT."""
+    arrays = {name: np.ones(size, "f4") for name, size in change.items()}
+    with pytest.raises(ValueError, match=words):
+        load({**stored_in(TIMM), **arrays}, json, num_heads=3)
+
+
 def test_another_architecture_is_refused_by_its_part(load):
     """Names of other parts are in families/test_inference.py."""
     name = "blocks.0.attn.lambda_q1"

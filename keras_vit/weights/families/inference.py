@@ -725,6 +725,7 @@ FOREIGN_PARTS = (
     (r"w12|fc1_g|swiglu|weights_in", "a gated MLP"),
     (r"lora_", "LoRA adapters alone, without the model"),
     (r"trunk_head\.mlp", "a projection with an MLP"),
+    (r"\b(merger|aligner)\.", "a projector for a language model"),
     (r"decoder", "a decoder of masked patches"),
     (r"txt|text", "a text tower"),
 )

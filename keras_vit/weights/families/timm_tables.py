@@ -103,6 +103,13 @@ ARCHITECTURES = (
     (r"test_vit3$", {"pooling": "map", "pools_prefix_tokens": True}),
     (EVA, {"map_reads_prefix_tokens": True}),
 )
+# Modules of timm whose models no VisionTransformer computes, and why.
+REFUSED = {
+    "qwen3": "rotary positions by halves of a head beside a position table, "
+    "and a merger of patches or a norm without weights behind its blocks",
+    "deepseek": "axial rotary positions by halves of a head, and an MLP "
+    "without biases beside attention with biases",
+}
 # Pattern of the architecture, width, depth and number of heads of those that
 # do not have the usual number.
 OTHER_HEADS = (
@@ -161,6 +168,9 @@ def settings_of(architecture: str) -> dict | None:
     What follows a point in the name is left out. None if timm has no such
     model.
 
+    Raises:
+        ValueError: If no VisionTransformer computes its models.
+
     Example:
         >>> settings_of("vit_base_patch16_dinov3.lvd1689m")["rotary_positions"]
         'centered'
@@ -169,6 +179,11 @@ def settings_of(architecture: str) -> dict | None:
     """
     name = architecture.split(".")[0]
     words = name.split("_")
+    if words[0] in REFUSED and words[1:2] == ["vit"]:
+        raise ValueError(
+            f"its architecture {name} has {REFUSED[words[0]]}, which no model "
+            "of this package has"
+        )
     if not all(word in WORDS or NUMBERS.match(word) for word in words):
         return None
     settings = dict(USUAL)
