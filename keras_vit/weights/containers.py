@@ -32,6 +32,8 @@ EXPANSION, ALLOWANCE = 16, 2**28
 MAX_JSON = 2**24
 # Far more than the depth of the deepest model times the arrays of a block.
 MAX_ARRAYS = 100_000
+# Far more than a path of names in nested maps.
+MAX_NAME = 1000
 # Names of files in a folder of Hugging Face's hub.
 WEIGHTS = "model.safetensors"
 OPEN_CLIP = "open_clip_model.safetensors"
@@ -348,6 +350,8 @@ def _open_msgpack(path) -> File:
     stream, arrays = MessagePack(np.memmap(path, np.uint8, "r")), {}
 
     def add(name, item):
+        if len(name) > MAX_NAME:  # Every array repeats those around it.
+            raise ValueError(f"{name[:60]}... is too long for a name")
         if isinstance(item, dict) and "__msgpack_chunked_array__" in item:
             item = _join_chunks(name, item)
         if isinstance(item, Array):
@@ -437,7 +441,7 @@ class MessagePack:
         for _ in range(length):
             key = self.read()
             if not isinstance(key, str) or key in items:
-                raise ValueError(f"{key!r} is no name, or is stored twice")
+                raise ValueError(f"{key!r:.60} is no name, or is stored twice")
             items[key] = self.read()
         return items
 

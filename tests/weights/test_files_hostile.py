@@ -389,6 +389,10 @@ DAMAGES = {
     "number.msgpack": (b"\x81\0" + msgpack(3), "0 is no name"),
     "list.msgpack": (b"\xdd" + b"\xff" * 4 + bytes(MEBI), "too many objects"),
     "lists.msgpack": (b"\x91" * MEBI, "recursion"),
+    "names.msgpack": (
+        (b"\x81\xda\x7f\xff" + b"n" * 0x7FFF) * 200 + msgpack(3),
+        "n{60}... is too long",
+    ),
     "pieces.msgpack": (
         b"\x81\xa1y\x83\xb9__msgpack_chunked_array__\xc3\xa5shape\x81\xa10\4"
         b"\xa6chunks\x81\xa10" + msgpack(3)[3:],
