@@ -9,6 +9,7 @@ if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
 
     begin("trainers.inspect")
 
+import os
 import pathlib
 from collections.abc import Sequence
 
@@ -30,6 +31,8 @@ from trainers.commands import open_source, run_main, stop_at_once, user_errors
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import BadExamples
+from trainers.data.readers.image_files import ImageFiles
+from trainers.data.readers.image_paths import printable
 from trainers.evaluation.predictions import check_classifier, load_image
 from trainers.models.initial_model import is_run_folder
 from trainers.paths import as_path, check_writable
@@ -147,9 +150,10 @@ def first_test_images(
         batch_size=count,
         preprocess=preprocess,
         bad_examples=bad_examples,
+        with_names=True,
     )
     with bad_examples.named_errors():
-        images, labels, weights = next(iter(batches))
+        images, labels, weights, files = next(iter(batches))
     # The last batch is padded with images of weight 0.
     real = np.flatnonzero(weights.numpy() > 0)
     if not real.size:
@@ -158,9 +162,12 @@ def first_test_images(
             "read."
         )
     classes = np.argmax(labels.numpy(), axis=-1)
-    names = [
-        f"test image {i + 1}: {dataset.class_names[classes[i]]}" for i in real
-    ]
+    names = []
+    for i in real:
+        name = f"test image {i + 1}"
+        if isinstance(dataset.reader, ImageFiles):
+            name = os.path.basename(printable(files[i].numpy()))
+        names.append(f"{name}: {dataset.class_names[classes[i]]}")
     return NamedImages(images.numpy()[real], names)
 
 

@@ -134,7 +134,9 @@ def test_a_second_model_reads_the_images_of_the_first_run(
     np.testing.assert_array_equal(again.pixels, plain.pixels)
 
 
-def test_bad_test_images_are_counted(tmp_path, looks):
+def test_bad_test_images_are_counted_and_others_have_their_names(
+    tmp_path, looks
+):
     places = ["train/cat", "train/dog", *3 * ["test/cat", "test/dog"]]
     photos = write_photos(tmp_path / "photos", places, size=(8, 8))
     (photos / "test/cat/2.png").write_bytes(b"\x89PNG\r\n\x1a\nno")
@@ -150,7 +152,10 @@ def test_bad_test_images_are_counted(tmp_path, looks):
     assert not looks
     inspect_run(str(run.folder), num_images=6, max_bad_examples=1)
     [(_, [images], _, _)] = looks
-    assert len(images.pixels) == len(images.names) == 5
+    assert sorted(images.names) == [  # All but 2.png.
+        *("3.png: dog", "4.png: cat", "5.png: dog", "6.png: cat", "7.png: dog")
+    ]
+    assert len(images.pixels) == 5
 
 
 def test_what_does_not_fit_is_said_before_anything_runs(
