@@ -60,6 +60,14 @@ table {{ border-collapse: collapse; }}
 th, td {{ border: 1px solid var(--line); padding: .2rem .6rem;
  text-align: right; overflow-wrap: normal; }}
 tr > th:first-child {{ text-align: left; }}
+@media (max-width: 40rem) {{
+ body {{ margin: 1rem auto; }}
+ .wide {{ font-size: .85rem; }}
+ th, td {{ padding: .2rem .4rem; }}
+ td {{ text-align: left; white-space: nowrap; }}
+ .wide tr > th:first-child {{ position: sticky; left: 0; max-width: 9rem;
+  min-width: 7rem; overflow-wrap: anywhere; background: Canvas; }}
+}}
 {style}
 </style>
 </head>

@@ -1,6 +1,7 @@
 """The page of the server as a person uses it, in headless Chromium."""
 
 import dataclasses
+import io
 import json
 import shutil
 
@@ -8,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from keras_vit import decode_predictions
 from keras_vit.export import Serving, export_model
@@ -294,6 +296,41 @@ def test_a_photo_that_is_dropped(page):
     )
     page.locator("#result").wait_for()
     assert len(classes(page)) == 2
+
+
+WIDER = """() => [...document.querySelectorAll("body *")].filter(
+    (x) => x.getBoundingClientRect().right > document.body.clientWidth
+).map((x) => x.outerHTML)"""
+LINES = """() => [...document.querySelectorAll("#classes td:last-child")].map(
+    (cell) => {
+        const range = document.createRange();
+        range.selectNodeContents(cell.lastChild);
+        return range.getClientRects().length;
+    }
+)"""
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_the_page_on_a_phone(page, width):
+    page.set_viewport_size({"width": width, "height": 844})
+    page.locator("#model").evaluate(
+        "([option]) => { option.label = 'm'.repeat(200); }"
+    )
+    photo = np.zeros((900, 1200, 3), "uint8")
+    choose(page, tf.io.encode_png(photo).numpy())
+    page.locator("#look").wait_for()
+    assert page.evaluate(WIDER) == []
+    assert page.evaluate(LINES) == [1, 1]  # No "%" on a line of its own.
+
+
+def test_a_photo_that_the_browser_cannot_show(page):
+    stream = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(stream, "TIFF")
+    choose(page, stream.getvalue(), "photo.tif")
+    page.locator("#photo").wait_for(state="hidden")
+    assert len(classes(page)) == 2
+    choose(page, make_files(1)[0])
+    page.locator("#photo").wait_for()
 
 
 def test_the_page_is_accessible(page):

@@ -221,6 +221,10 @@ find("file").onchange = (event) => {
 find("camera").onclick = startCamera;
 find("shoot").onclick = takePhoto;
 find("end").onclick = stopCamera;
+// Not every browser shows every file that the server reads, such as TIFF.
+find("photo").onload = find("photo").onerror = ({ type }) => {
+    find("photo").parentElement.hidden = type === "error";
+};
 find("show").onchange = (event) => {
     find("heat").hidden = !event.target.checked;
 };
