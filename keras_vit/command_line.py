@@ -260,6 +260,9 @@ def make_serve_parser() -> argparse.ArgumentParser:
     ):
         text = f"{text} (default: %(default)s)"
         add(name, type=parse_count, default=default, metavar="N", help=text)
+    kinds = ["none", "text", "json"]
+    text = "a line a request on the standard output (default: %(default)s)"
+    add("--access_log", choices=kinds, default="none", help=text)
     return parser
 
 

@@ -3,6 +3,7 @@
 import base64
 import concurrent.futures
 import contextlib
+import datetime
 import functools
 import gzip
 import http.client
@@ -22,7 +23,7 @@ from PIL import Image
 
 from keras_vit.serving import ServingError, connect
 from keras_vit.serving.models import ServedModel
-from keras_vit.serving.server import _Batcher
+from keras_vit.serving.server import _Batcher, tiff_to_png
 from keras_vit.serving.tf_serving import read_version
 from tests.serving.made import NAMES, SIGNATURES, make_files
 from tests.serving.running import (
@@ -33,6 +34,7 @@ from tests.serving.running import (
     spec,
     wait_until,
 )
+from trainers.data.decoding import decode_file
 from trainers.export.server_check import check_server
 
 ZOO, PATH = "/v1/models/zoo:predict", "/v1/models/m:predict"
@@ -58,6 +60,7 @@ FUNCTIONS = {
     "uneven": (X, Y, lambda x: {"y": np.ones(2, "float32")}),
 }
 ROW = [[1, 2, 3]]
+ORIENTATION = 0x0112  # Tag of TIFF.
 
 
 @pytest.fixture(scope="module")
@@ -233,9 +236,9 @@ def test_kept_connections_answer_at_once_and_metrics_say_so(tmp_path):
                 seen.append(time.perf_counter() - began)
         text = address.ask("/monitoring/prometheus/metrics")[2].decode()
     assert min(seen) < 0.03
-    [told] = re.findall(r'_sum{model_name="m".*} (\S+)', text)
+    [told] = re.findall(r'latency_sum{model_name="m".*} (\S+)', text)
     assert 0.25 * sum(seen) < float(told) / 1e6 < 2 * sum(seen)
-    assert re.search(r'_count{model_name="m".*} 20$', text, re.M)
+    assert re.search(r'latency_count{model_name="m".*} 20$', text, re.M)
 
 
 # -------------------------------------------------------- an exported model
@@ -358,6 +361,38 @@ def picture(kind, *frames, size=(9, 9)):
     return stream.getvalue()
 
 
+def huge_tiff():
+    """Return a TIFF file of few bytes and 8400 x 8400 pixels."""
+    stream = io.BytesIO()
+    Image.new("1", (8400, 8400)).save(stream, "TIFF", compression="group4")
+    assert stream.tell() < 100_000
+    return stream.getvalue()
+
+
+def tiff(mode, dtype, level_count=256, shape=(20, 30), **options):
+    """Return a TIFF file of random pixels."""
+    random = np.random.default_rng(0)
+    channels = len(Image.new(mode, (1, 1)).getbands())
+    shape = (*shape, channels) if channels > 1 else shape
+    pixels = random.integers(0, level_count, shape).astype(dtype)
+    image = Image.frombytes(mode, shape[1::-1], pixels.tobytes())
+    stream = io.BytesIO()
+    image.save(stream, "TIFF", **options)
+    return stream.getvalue()
+
+
+TIFFS = {
+    "RGB": tiff("RGB", "uint8"),
+    "compressed": tiff("RGB", "uint8", compression="tiff_deflate"),
+    "grey": tiff("L", "uint8"),
+    "transparent": tiff("RGBA", "uint8"),
+    "CMYK": tiff("CMYK", "uint8"),
+    "16 bits": tiff("I;16", "uint16", 65_536),
+    "turned": tiff("RGB", "uint8", tiffinfo={ORIENTATION: 6}),
+    "big": tiff("RGB", "uint8", big_tiff=True),
+}
+
+
 @pytest.mark.parametrize(
     "content, message",
     [
@@ -369,6 +404,9 @@ def picture(kind, *frames, size=(9, 9)):
         (huge_png(60_000, 60_000), "70,000,000 are allowed"),
         (huge_png(0, 0), ""),
         (picture("WEBP", "red", "blue"), ""),
+        (picture("TIFF", "red")[:-9], "a TIFF file"),
+        (huge_tiff(), "70,000,000 are allowed"),
+        (tiff("F", "float32"), "have no known white"),
     ],
 )
 def test_files_that_are_refused(served, content, message):
@@ -382,6 +420,31 @@ def test_an_animation_is_its_first_frame(served):
     one, two = (picture("GIF", *x) for x in (["red"], ["red", "blue"]))
     answer = served.post(ZOO, of_files(one))
     assert answer == served.post(ZOO, of_files(two)) and answer[0] == 200
+
+
+@pytest.mark.parametrize("name", TIFFS)
+def test_tiff_files_are_read_as_predict_reads_them(served, zoo, name):
+    """The pixels of the decoder of predictions, resized as in Keras."""
+    content = TIFFS[name]
+    images = served.post(
+        ZOO, of_files(content) | {"signature_name": "attention_bytes"}
+    )[1]["predictions"][0]["images"]
+    pixels = decode_file(content, 3)
+    assert pixels.shape[:2] == ((30, 20) if name == "turned" else (20, 30))
+    png = tf.io.encode_png(pixels).numpy()
+    loaded = tf.saved_model.load(str(zoo / "zoo" / "3"))
+    expected = loaded.signatures["attention_bytes"](tf.constant([png]))
+    np.testing.assert_array_equal(np.float32(images), expected["images"][0])
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", TIFFS)
+def test_tiff_files_become_png_files_of_the_same_pixels(name, channels):
+    """Also those of a grey model, which its graph makes grey."""
+    png = tiff_to_png(TIFFS[name], channels)
+    np.testing.assert_array_equal(
+        decode_file(png, channels), decode_file(TIFFS[name], channels)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -503,6 +566,18 @@ class Recorder:
         return {"y": 2 * x}
 
 
+def note_tasks(monkeypatch):
+    """Return a list of the tasks that have come to the queue."""
+    arrived, compute = [], _Batcher.compute
+
+    def count_and_compute(batcher, task):
+        arrived.append(task)
+        return compute(batcher, task)
+
+    monkeypatch.setattr(_Batcher, "compute", count_and_compute)
+    return arrived
+
+
 def rows(*values, **more):
     return {"instances": [[float(value)] for value in values], **more}
 
@@ -568,13 +643,7 @@ def test_waiting_requests_go_together(
         "other": (*pair, recorder.double),
     }
     model = serve_functions(tmp_path, signatures)
-    arrived, compute = [], _Batcher.compute
-
-    def count_and_compute(batcher, task):
-        arrived.append(task)
-        return compute(batcher, task)
-
-    monkeypatch.setattr(_Batcher, "compute", count_and_compute)
+    arrived = note_tasks(monkeypatch)
     with (
         run_server({"m": model}, "--max_batch_size=4") as address,
         concurrent.futures.ThreadPoolExecutor(len(bodies)) as threads,
@@ -586,3 +655,111 @@ def test_waiting_requests_go_together(
         recorder.gate.set()
         assert [x.result() for x in found] == answers
     assert recorder.sizes == sizes
+
+
+STAGES = ["read", "decode", "queue", "model", "answer"]
+
+
+def read_stages(address):
+    """Return {(status, stage): (count, sum in seconds)} of the model `m`."""
+    text = address.ask("/monitoring/prometheus/metrics")[2].decode()
+    assert text.endswith("\n")
+    lines = re.findall(
+        r'^keras_vit_request_stage_seconds_(sum|count){model_name="m",'
+        r'status="(\w+)",stage="(\w+)"} (\S+)$',
+        text,
+        re.M,
+    )
+    found = {kind: {} for kind in ("count", "sum")}
+    for kind, status, stage, value in lines:
+        found[kind][status, stage] = float(value)
+    return {k: (n, found["sum"][k]) for k, n in found["count"].items()}
+
+
+def test_metrics_of_each_stage_and_status(tmp_path, monkeypatch):
+    """The second request waits in the queue while the first is computed."""
+    recorder, wait = Recorder(), 0.2
+    vector = {"x": spec("DT_FLOAT", -1, -1)}
+    kept = (vector, {"y": spec("DT_FLOAT", -1, -1)}, recorder.double)
+    signatures = {"serving_default": kept, "broken": FUNCTIONS["broken"]}
+    model = serve_functions(tmp_path, signatures)
+    arrived = note_tasks(monkeypatch)
+    with (
+        run_server({"m": model}) as address,
+        concurrent.futures.ThreadPoolExecutor(2) as threads,
+    ):
+        assert read_stages(address) == {}
+        began, found = time.perf_counter(), []
+        found.append(threads.submit(address.post, PATH, rows(1)))
+        wait_until(lambda: recorder.sizes)
+        found.append(threads.submit(address.post, PATH, rows(2)))
+        wait_until(lambda: len(arrived) == 2)
+        time.sleep(wait)
+        recorder.gate.set()
+        assert [x.result() for x in found] == [doubled(1), doubled(2)]
+        took = time.perf_counter() - began
+        assert address.post(PATH, "no")[0] == 400
+        assert address.post(PATH, of("broken", instances=ROW))[0] == 500
+        # The last stage ends after the client has its answer.
+        wait_until(lambda: read_stages(address)["OK", "answer"][0] == 2)
+        found = read_stages(address)
+    assert {key: count for key, (count, _) in found.items()} == {
+        **{("OK", stage): 2 for stage in STAGES},
+        **{("INVALID_ARGUMENT", stage): 1 for stage in STAGES[:2]},
+        **{("INTERNAL", stage): 1 for stage in STAGES[:4]},
+    }
+    seconds = {stage: found["OK", stage][1] for stage in STAGES}
+    assert seconds["queue"] >= wait <= seconds["model"]
+    assert sum(seconds.values()) <= 2 * took
+
+
+# -------------------------------------------------------------- access log
+
+
+@pytest.fixture
+def log(tmp_path, capsys):
+    """Return the answers to three requests and the lines about them."""
+
+    def ask(*flags):
+        model = serve_functions(tmp_path, FUNCTIONS)
+        with run_server({"m": model}, *flags) as address:
+            identity = {"x_request_id": 'a b"c'}
+            answers = [
+                address.ask(PATH, {"instances": ROW}, **identity),
+                address.ask("/v1/models/x%0A%20y?z=1"),
+                address.ask("/", host="evil.example"),
+            ]
+        return answers, capsys.readouterr().out.splitlines()
+
+    return ask
+
+
+def test_the_access_log_as_json(log):
+    answers, lines = log("--access_log=json")
+    rows = [json.loads(line) for line in lines]
+    for row, (status, _, data) in zip(rows, answers, strict=True):
+        assert (row["status"], row["bytes"]) == (status, len(data))
+        assert row["client"] == "127.0.0.1"
+        assert 0 < row["milliseconds"] < 20_000
+        began = datetime.datetime.fromisoformat(row["time"])
+        age = datetime.datetime.now(datetime.UTC) - began
+        assert 0 <= age.total_seconds() < 60
+    assert [row["status"] for row in rows] == [200, 404, 403]
+    assert [row["method"] for row in rows] == ["POST", "GET", "GET"]
+    assert [row["path"] for row in rows] == [PATH, "/v1/models/x%0A%20y", "/"]
+    assert [row["model"] for row in rows] == ["m", None, None]
+    assert [row["request_id"] for row in rows] == ['a b"c', None, None]
+
+
+def test_the_access_log_as_text(log):
+    answers, lines = log("--access_log=text")
+    size = len(answers[0][2])
+    assert re.fullmatch(
+        rf'\S+ 127\.0\.0\.1 POST {PATH} 200 {size} [\d.]+ "m" "a b\\"c"',
+        lines[0],
+    )
+    assert len(lines) == 3 and lines[2].endswith(" - -")
+
+
+def test_there_is_no_access_log_unless_it_is_asked_for(log):
+    assert log()[1] == []
