@@ -552,6 +552,13 @@ def define_format_flags():
         "Let the ONNX file take uint8 pixels from 0 to 255 instead of floats "
         "in the range of the model.",
     )
+    flags.DEFINE_integer(
+        "onnx_batch_size",
+        None,
+        "Number of images that the ONNX file takes at a time, with all shapes "
+        "fixed and no computed constants, as TensorRT takes it. Default: any.",
+        lower_bound=1,
+    )
 
 
 def define_web_flags():

@@ -56,7 +56,7 @@ ARGUMENTS = (
     *("max_bad_examples", "activation", "output", "top", "use_attention"),
     *("name", "version", "patch_size", "force"),
     *("tflite_quantizations", "tflite_takes_pixels", "onnx_takes_pixels"),
-    *("web_quantization", "web_engine_dir"),
+    *("onnx_batch_size", "web_quantization", "web_engine_dir"),
 )
 
 

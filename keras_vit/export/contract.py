@@ -367,6 +367,9 @@ class ExportOptions:
             antialiases; see `PixelInput`.
         onnx_takes_pixels: Whether the ONNX file takes uint8 pixels from 0 to
             255 instead of floats in the range of the model.
+        onnx_batch_size: The only batch size that the ONNX file accepts, with
+            all shapes fixed and all that follows from weights alone stored,
+            as TensorRT takes it. None: any.
         web_quantization: The quantization of the model in the web page.
         web_engine_dir: A folder with the npm packages of LiteRT.js, as
             `npm pack` writes them. Default: they are fetched once and cached.
@@ -380,6 +383,7 @@ class ExportOptions:
     calibration_images: np.ndarray | None = None
     tflite_takes_pixels: bool = False
     onnx_takes_pixels: bool = False
+    onnx_batch_size: int | None = None
     web_quantization: str = "float32"
     web_engine_dir: str | os.PathLike | None = None
     files: Sequence[bytes] = ()

@@ -141,6 +141,10 @@ def test_an_export_that_differs_leaves_nothing(
         ({"tflite_quantizations": ["float32"] * 2}, "each once"),
         ({"tflite_quantizations": ["int8"]}, "`calibration_images`"),
         ({"tflite_batch_size": 0}, "`tflite_batch_size`"),
+        (
+            {"formats": ["onnx"], "onnx_batch_size": 0},
+            "`onnx_batch_size`.*onnx_batch_size=0",
+        ),
         ({"name": "a/b"}, "`name` must consist of the letters.*a/b"),
         ({"name": ".hidden"}, "`name`"),
         ({"name": "models.config"}, "not be models.config"),

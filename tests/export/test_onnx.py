@@ -9,7 +9,7 @@ from keras_vit import Preprocessing
 from keras_vit.export import Serving, export_file
 from keras_vit.export.formats import onnx as exporting
 from tests.export.conftest import make_model
-from tests.tiny import noise
+from tests.tiny import LATER_KINDS, noise
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -81,6 +81,57 @@ def test_every_choice_agrees(choices, tmp_path):
     images = noise(3, *model.input_shape[1:])
     report = export_file(model, tmp_path / "model.onnx", images)
     assert report.top1_agreement == 1
+
+
+# What TensorRT's parser refuses, or computes wrongly with open shapes
+# (TensorRT 4558, lightly-train 783, romav2-onnx 6), and functions of angles,
+# whose rounding differs.
+COMPUTED = {"If", "Loop", "Scan", "NonZero", "Shape", "Size", "Range", "Tile"}
+COMPUTED |= {"ConstantOfShape", "Expand", "Where", "Sin", "Cos", "Constant"}
+
+
+def find_open(proto):
+    """Return the tensors without a fixed shape, as ONNX itself infers them."""
+    graph = onnx.shape_inference.infer_shapes(
+        proto, strict_mode=True, data_prop=True
+    ).graph
+    fixed = {
+        tensor.name
+        for tensor in (*graph.value_info, *graph.input, *graph.output)
+        if all(side.dim_value > 0 for side in tensor.type.tensor_type.shape.dim)
+    }
+    made = [name for node in graph.node for name in node.output]
+    return [name for name in ("images", *made) if name not in fixed]
+
+
+@pytest.mark.slow(60)
+@pytest.mark.parametrize("kind", ["plain", "map", *LATER_KINDS])
+def test_fixed_shapes_and_only_constants(kind, tmp_path):
+    choices = {"plain": {}, "map": {"pooling": "map"}, **LATER_KINDS}[kind]
+    model = make_model(depth=1, **choices)
+    images = noise(3, *model.input_shape[1:])
+    path = tmp_path / "model.onnx"
+    report = export_file(model, path, images, onnx_batch_size=2)
+    assert report.num_images == 3 and report.max_difference <= 1e-5
+    proto = onnx.load(path)
+    assert find_open(proto) == []
+    assert not {node.op_type for node in proto.graph.node} & COMPUTED
+    stored = {x.name for x in proto.graph.initializer}
+    for node in proto.graph.node:  # Nothing is left to compute beforehand.
+        assert not stored.issuperset(filter(None, node.input)), node
+    session = onnxruntime.InferenceSession(path)
+    with pytest.raises(Exception, match="images"):
+        session.run(None, {"images": images})
+    expected = model.predict_on_batch(images[:2])
+    (answer,) = session.run(None, {"images": images[:2]})
+    np.testing.assert_allclose(answer, expected, atol=1e-5)
+
+
+def test_shapes_are_open_and_angles_computed_without_it():
+    """So the test above would see them."""
+    proto = exporting.to_onnx(make_model(depth=1, **LATER_KINDS["mixed"]))
+    assert "images" in find_open(proto)
+    assert {node.op_type for node in proto.graph.node} >= {"Sin", "Cos", "Tile"}
 
 
 def test_a_file_that_the_checker_refuses_is_not_kept(

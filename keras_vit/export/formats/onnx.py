@@ -1,7 +1,7 @@
 """Export as an ONNX file, for ONNX Runtime and other runtimes.
 
 The input is `images`, float32 (B, H, W, C) in the range of the model or uint8
-pixels, of any batch size; the output is `logits`, `probabilities` or
+pixels, of any batch size or of one; the output is `logits`, `probabilities` or
 `features`. Images of another size are an error. A mixed-precision model is
 converted to float32. ONNX's checker validates the file. Its metadata has the
 description of the model under the key "keras_vit", as JSON.
@@ -19,6 +19,7 @@ import numpy as np
 from keras_vit.export.agreement import FLOAT32
 from keras_vit.export.contract import (
     KEY,
+    ExportOptions,
     ExportRequest,
     Format,
     Loaded,
@@ -56,7 +57,13 @@ def write(request: ExportRequest, folder: pathlib.Path) -> list[Written]:
         # Rounding to pixels changes the outputs.
         questions = request.ask(pixels, preprocess(pixels))
     serving = request.serving
-    proto = to_onnx(model, preprocess, serving.output, serving.known)
+    proto = to_onnx(
+        model,
+        preprocess,
+        serving.output,
+        serving.known,
+        request.options.onnx_batch_size,
+    )
     description = request.describe(pixels_per_side)
     onnx.helper.set_model_props(proto, {KEY: to_text(description)})
     onnx.save(proto, path)
@@ -69,8 +76,18 @@ def to_onnx(
     preprocess: Callable | None = None,
     output: str | None = None,
     known: KnownScore | None = None,
+    batch_size: int | None = None,
 ):
-    """Convert a float32 `model` to an `onnx.ModelProto`."""
+    """Convert a float32 `model` to an `onnx.ModelProto`.
+
+    Args:
+        model: A model with a fixed image size.
+        preprocess: What is applied to uint8 pixels. Default: the file takes
+            floats.
+        output: See `name_output`.
+        known: See `Serving`.
+        batch_size: See `onnx_batch_size` of `ExportOptions`.
+    """
     import tensorflow as tf
     import tf2onnx
 
@@ -88,7 +105,7 @@ def to_onnx(
             return select_answers(forward(images), name)
 
     dtype = tf.float32 if preprocess is None else tf.uint8
-    shape = (None, *model.input_shape[1:])
+    shape = (batch_size, *model.input_shape[1:])
     specs = [
         tf.TensorSpec(weight.shape, weight.dtype, name=key)
         for key, weight in weights.items()
@@ -101,6 +118,9 @@ def to_onnx(
         custom_op_handlers={"Erfc": (convert_erfc, [])},
     )
     store_weights(proto.graph, weights)
+    if batch_size is not None:
+        fold_constants(proto)
+        return proto
     for tensor in (*proto.graph.input, *proto.graph.output):
         tensor.type.tensor_type.shape.dim[0].dim_param = "batch"
     return proto
@@ -119,6 +139,35 @@ def store_weights(graph, weights: dict):
     inputs = [each for each in graph.input if each.name not in weights]
     del graph.input[:]
     graph.input.extend(inputs)
+
+
+def fold_constants(proto):
+    """Compute the nodes that follow from stored weights alone, and store them.
+
+    Such as sines of learned rotary angles, and tables of relative positions.
+    """
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    graph = proto.graph
+    folded = onnx.helper.make_graph([], "constants", [], [], graph.initializer)
+    known = {"", *(x.name for x in graph.initializer)}  # "" is no input.
+    for node in graph.node:
+        if known.issuperset(node.input):
+            known.update(node.output)
+            folded.node.append(node)
+    for node in folded.node:
+        graph.node.remove(node)
+    used = {key for node in graph.node for key in node.input}
+    names = [k for node in folded.node for k in node.output if k in used]
+    folded.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    values = ReferenceEvaluator(
+        onnx.helper.make_model(folded, opset_imports=proto.opset_import)
+    ).run(None, {})
+    arrays = [x for x in folded.initializer if x.name in used]
+    arrays += map(onnx.numpy_helper.from_array, values, names)
+    del graph.initializer[:]
+    graph.initializer.extend(arrays)
 
 
 def convert_erfc(graph, node, name, arguments):
@@ -159,12 +208,24 @@ def load(
     (tensor,) = session.get_inputs()
     names = [output.name for output in session.get_outputs()]
     dtype = "uint8" if tensor.type == "tensor(uint8)" else "float32"
+    count, *shape = tensor.shape  # A name for any batch size.
+    count = count if isinstance(count, int) else None
 
     def call(batch, signature="serving_default"):
         inputs = {tensor.name: np.asarray(batch, dtype)}
         return dict(zip(names, session.run(names, inputs)))
 
-    return Loaded(call, (None, *tensor.shape[1:]), dtype)
+    return Loaded(call, (count, *shape), dtype)
+
+
+def check_options(options: ExportOptions):
+    """Raise an error if an option is invalid; see `Format.check`."""
+    batch_size = options.onnx_batch_size
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(
+            "`onnx_batch_size` must be 1 or more, or None for any. "
+            f"Received: onnx_batch_size={batch_size}"
+        )
 
 
 def read_metadata(path: str) -> dict | None:
@@ -181,6 +242,7 @@ FORMAT = Format(
     load=load,
     suffix=".onnx",
     packages=("onnx", "onnxruntime", "tf2onnx"),
+    check=check_options,
     read=read_metadata,
     readers=("onnx",),
 )
