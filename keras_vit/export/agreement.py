@@ -72,6 +72,9 @@ class Agreement:
             with the same decision at the threshold.
         faults: Differences that exceed the tolerance, as sentences.
         warnings: Other remarkable differences, as sentences.
+        partitions: Of a TFLite file, the number of parts of its graph that
+            XNNPACK computes, LiteRT's delegate for CPUs.
+        left_out: The kinds of operations outside of them.
     """
 
     path: str
@@ -84,6 +87,8 @@ class Agreement:
     top1_agreement: float
     faults: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    partitions: int | None = None
+    left_out: tuple[str, ...] = ()
 
 
 class DisagreementError(RuntimeError):

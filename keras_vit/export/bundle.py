@@ -91,6 +91,12 @@ class ExportReport:
             if latency.reason
         )
         notes = [f"- {x}" for x in (*self.faults, *self.warnings, *reasons)]
+        notes += [
+            f"- {a.kind}: {_count(a.partitions, 'XNNPACK partition')}"
+            + (f", without {', '.join(a.left_out)}" if a.left_out else "")
+            for a in self.agreements
+            if a.partitions is not None
+        ]
         return "\n\n".join([text, "\n".join(notes)] if notes else [text])
 
     def _table(self):

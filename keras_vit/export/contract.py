@@ -600,7 +600,9 @@ class Written(NamedTuple):
         loaded: What was read back.
         questions: What to compare; the first one counts the classes.
         tolerance: The allowed differences.
+        faults: What is wrong though the answers may be right.
         warnings: What else there is to say.
+        partitions, left_out: See `Agreement`.
     """
 
     path: pathlib.Path
@@ -608,7 +610,10 @@ class Written(NamedTuple):
     loaded: Loaded
     questions: Sequence[Question]
     tolerance: Tolerance
+    faults: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    partitions: int | None = None
+    left_out: tuple[str, ...] = ()
 
 
 class Format(NamedTuple):
@@ -710,8 +715,11 @@ def write_and_compare(
                     *wrong_scale,
                     *(request.float32_faults if uses_float32 else ()),
                     *agreement.faults,
+                    *written.faults,
                 ),
                 warnings=(*agreement.warnings, *written.warnings),
+                partitions=written.partitions,
+                left_out=written.left_out,
             )
         )
     return agreements

@@ -132,6 +132,8 @@ def test_every_quantization_agrees_and_runs_anywhere(
             assert floats not in kinds, row.name
     # Integers throughout are what XNNPACK cannot do.
     assert is_one_delegate(report.path) == (quantization != "int8")
+    is_whole = report.partitions == 1 and not report.left_out
+    assert is_whole == (quantization != "int8")
     # Machines without floats want integers at both ends.
     serve = Interpreter(report.path).get_signature_runner()
     dtype = np.int8 if quantization == "int8" else np.float32
@@ -272,8 +274,17 @@ def test_every_choice_converts_to_one_delegate_and_agrees(
         content = to_tflite(model, "int8", 1, images)
         path.write_bytes(content)
         assert_gpus_take(path)
-        kinds = {x.type for row in operations(path) for x in row.inputs}
-        assert schema.TensorType.FLOAT32 not in kinds
+        kinds = {
+            x.type
+            for row in operations(path)
+            for x in (*row.inputs, *row.outputs)
+        }
+        assert not kinds & {
+            schema.TensorType.FLOAT32,
+            schema.TensorType.FLOAT16,
+        }
+        [found] = tflite.load(path).call(images[:1]).values()
+        assert cosine(found[0], model.predict_on_batch(images[:1])[0]) > 0.9
 
 
 @pytest.mark.slow
@@ -285,6 +296,61 @@ def test_ti16_is_one_delegate(quantization, tmp_path):
     path = tmp_path / "model.tflite"
     path.write_bytes(to_tflite(ViT_Ti16(depth=2), quantization))
     assert is_one_delegate(path)
+
+
+def test_partitions_of_a_graph_that_is_interrupted(tmp_path):
+    """XNNPACK has no sums of rows that go on."""
+
+    @tf.function(input_signature=[tf.TensorSpec((2, 3), tf.float32)])
+    def compute(images):
+        return tf.cumsum(tf.exp(images) * 2, axis=1) * 3 - images
+
+    converter = tf.lite.TFLiteConverter.from_concrete_functions(
+        [compute.get_concrete_function()]
+    )
+    path = tmp_path / "model.tflite"
+    path.write_bytes(converter.convert())
+    assert tflite.find_partitions(path) == (2, ("CUMSUM",))
+
+
+def test_numbers_too_large_for_float16_are_refused(images, tmp_path):
+    """A large hidden layer, which the next one makes small again."""
+    model, path = make_model(depth=1), tmp_path / "model.tflite"
+    mlp, factor = model.get_layer("block_00").mlp, 2.0**15
+    for weight in (mlp.hidden.kernel, mlp.hidden.bias):
+        weight.assign(weight * factor)
+        assert np.abs(weight).max() < np.finfo("float16").max
+    mlp.out.kernel.assign(mlp.out.kernel / factor)
+    words = "`block_00.*/mlp.*/hidden.*reaches .* largest number of float16"
+    with pytest.raises(DisagreementError, match=words):
+        export(model, path, images, "float16")
+    assert not list(tmp_path.iterdir())
+    report = export(model, path, images, "float16", must_agree=False)
+    # On a CPU, nothing shows it.
+    assert report.cosine > 0.9999 and len(report.faults) == 1
+    path.unlink()
+    assert not export(model, path, images).faults
+
+
+@pytest.mark.parametrize(
+    "size, fault", [(65_000, ""), (66_000, "reaches 6.6e+04, as ")]
+)
+def test_the_largest_number_is_found(size, fault, tmp_path):
+    """Of the product of ones with a quarter of the size each."""
+    dense = keras.layers.Dense
+    model = keras.Sequential(
+        [
+            keras.Input((2, 2, 1)),
+            keras.layers.Flatten(),
+            dense(3, "relu", False, keras.initializers.Constant(size / 4)),
+            dense(3, None, False, keras.initializers.Constant(1e-5)),
+        ]
+    )
+    images = np.concatenate([np.zeros((4, 2, 2, 1)), np.ones((1, 2, 2, 1))])
+    path = tmp_path / "model.tflite"
+    report = export(model, path, images, "float16", must_agree=False)
+    assert fault in "".join(report.faults)
+    assert len(report.faults) == bool(fault)
 
 
 def test_an_int8_file_of_other_weights_is_found_out(

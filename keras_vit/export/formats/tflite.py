@@ -155,8 +155,18 @@ def write_file(
         tolerance = dataclasses.replace(
             tolerance, top1_agreement=0.0, expected_top1_agreement=0.0
         )
-    kind = f"tflite {quantization}"
-    return Written(path, kind, load(path), questions, tolerance)
+    partitions, left_out = find_partitions(path)
+    is_half = quantization == "float16"
+    return Written(
+        path,
+        f"tflite {quantization}",
+        load(path),
+        questions,
+        tolerance,
+        find_overflow(path, questions[0].inputs) if is_half else (),
+        partitions=partitions,
+        left_out=left_out,
+    )
 
 
 def to_tflite(
@@ -217,6 +227,89 @@ def load(
         lambda batch, signature="serving_default": run(batch),
         (None if count < 0 else int(count), *map(int, shape)),
         "float32" if info["quantization"][0] else info["dtype"].__name__,
+    )
+
+
+def find_partitions(path: str | os.PathLike) -> tuple[int, tuple[str, ...]]:
+    """Return the partitions and what is left out, see `Agreement`."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(str(path))
+    interpreter.allocate_tensors()
+    # Delegates come last, and are the makers of what they compute. LiteRT has
+    # no public function that tells them.
+    makers = {
+        index: (place, row)
+        for place, row in enumerate(interpreter._get_ops_details())
+        for index in row["outputs"]
+    }
+    wanted = [row["index"] for row in interpreter.get_output_details()]
+    used = {}
+    while wanted:
+        place, row = makers.get(wanted.pop(), (None, None))
+        if row is not None and place not in used:
+            used[place] = row["op_name"]
+            wanted.extend(row["inputs"])
+    kinds = [*used.values()]
+    left_out = tuple(sorted({*kinds} - {"DELEGATE"}))
+    return kinds.count("DELEGATE"), left_out
+
+
+MOST_HALF = float(np.finfo("float16").max)
+NUM_MEASURED = 8  # Images; one takes ten times as long as with XNNPACK.
+
+
+def find_overflow(
+    path: str | os.PathLike, inputs: np.ndarray
+) -> tuple[str, ...]:
+    """Return a fault if numbers in a file are too large for float16.
+
+    GPUs of phones compute in float16, where larger numbers become infinite.
+    CPUs compute in float32, so their answers do not show it. Here every tensor
+    of the graph is looked at, on some inputs.
+
+    Args:
+        path: The TFLite file.
+        inputs: What it takes, (B, ...).
+    """
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    interpreter = Interpreter(
+        str(path),
+        num_threads=os.cpu_count(),
+        # XNNPACK keeps no tensors within its partitions.
+        experimental_op_resolver_type=(
+            OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+        ),
+        experimental_preserve_all_tensors=True,
+    )
+    interpreter.allocate_tensors()
+    [info] = interpreter.get_input_details()
+    indices = {
+        index
+        for row in interpreter._get_ops_details()
+        for index in (*row["inputs"], *row["outputs"])
+    }
+    names = {
+        row["index"]: row["name"].rpartition(";")[2]
+        for row in interpreter.get_tensor_details()
+        if row["index"] in indices and row["dtype"] is np.float32
+    }
+    largest = {}
+    for batch in batches(inputs[:NUM_MEASURED], info["shape"][0]):
+        interpreter.set_tensor(info["index"], batch.astype(info["dtype"]))
+        interpreter.invoke()
+        for index, name in names.items():
+            value = np.abs(interpreter.get_tensor(index)).max(initial=0)
+            largest[name] = np.maximum(largest.get(name, 0), value)  # Or NaN.
+    faults = {n: x for n, x in largest.items() if not x <= MOST_HALF}
+    if not faults:
+        return ()
+    name = max(faults, key=lambda name: np.nan_to_num(faults[name], nan=np.inf))
+    return (
+        f"`{name}` reaches {faults[name]:.3g}, as {len(faults):,} of "
+        f"{len(largest):,} tensors exceed {MOST_HALF:,.0f}, the largest number "
+        "of float16, in which GPUs may compute; use float32 or dynamic_int8",
     )
 
 
