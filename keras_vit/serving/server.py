@@ -22,6 +22,7 @@ import re
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import quote
 
 import numpy as np
 import uvicorn
@@ -704,24 +705,24 @@ class _Metrics:
     def __str__(self):
         """Return the text that Prometheus reads."""
 
-        def quote(text):
+        def escape(text):
             return json.dumps(text, ensure_ascii=False)
 
         name = ":tensorflow:serving:request_count"
         lines = [f"# TYPE {name} counter"]
         for (model, status), number in self._requests.items():
-            labels = f'model_name={quote(model)},status="{status}"'
+            labels = f'model_name={escape(model)},status="{status}"'
             lines.append(f"{name}{{{labels}}} {number}")
         name = ":tensorflow:serving:request_latency"
         lines.append(f"# TYPE {name} histogram")
         for model, times in self._times.items():
-            labels = f'model_name={quote(model)},API="predict"'
+            labels = f'model_name={escape(model)},API="predict"'
             lines += times.lines(name, f'{labels},entrypoint="REST"')
         name = "keras_vit_request_stage_seconds"
         lines.append(f"# HELP {name} Time of a stage of a request.")
         lines.append(f"# TYPE {name} histogram")
         for (model, status, stage), times in self._stages.items():
-            labels = f'model_name={quote(model)},status="{status}"'
+            labels = f'model_name={escape(model)},status="{status}"'
             lines += times.lines(name, f'{labels},stage="{stage}"')
         return "\n".join([*lines, ""])
 
@@ -766,12 +767,8 @@ def log_access(
                 line = json.dumps(row)
             else:
                 line = " ".join(
-                    "-"
-                    if value is None
-                    else json.dumps(value)
-                    if key in ("model", "request_id")
-                    else str(value)
-                    for key, value in row.items()
+                    "-" if x is None else quote(str(x), "/:+%")
+                    for x in row.values()
                 )
             print(line, flush=True)
 

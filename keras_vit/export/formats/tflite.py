@@ -301,15 +301,15 @@ def find_overflow(
         interpreter.invoke()
         for index, name in names.items():
             value = np.abs(interpreter.get_tensor(index)).max(initial=0)
-            largest[name] = np.maximum(largest.get(name, 0), value)  # Or NaN.
-    faults = {n: x for n, x in largest.items() if not x <= MOST_HALF}
-    if not faults:
+            value = np.nan_to_num(value, nan=np.inf)
+            largest[name] = max(largest.get(name, 0), value)
+    name = max(largest, key=largest.get)
+    if largest[name] <= MOST_HALF:
         return ()
-    name = max(faults, key=lambda name: np.nan_to_num(faults[name], nan=np.inf))
     return (
-        f"`{name}` reaches {faults[name]:.3g}, as {len(faults):,} of "
-        f"{len(largest):,} tensors exceed {MOST_HALF:,.0f}, the largest number "
-        "of float16, in which GPUs may compute; use float32 or dynamic_int8",
+        f"`{name}` reaches {largest[name]:.3g}; above {MOST_HALF:,.0f} is "
+        "infinity in float16, in which GPUs may compute; use float32 or "
+        "dynamic_int8",
     )
 
 
