@@ -510,10 +510,15 @@ def tiff_to_png(content: bytes, channels: int) -> bytes:
     has no TIFF.
 
     Raises:
-        ServingError: If the file is damaged, or its white is not known.
+        ServingError: If the file is damaged, or has more than 8 bits a number.
     """
     file, png = io.BytesIO(content), io.BytesIO()
     file.name = "a TIFF file"
+    with Image.open(file, formats=["TIFF"]) as image:
+        bits = max(image.tag_v2.get(TiffImagePlugin.BITSPERSAMPLE, (1,)))
+    if bits > 8:  # What is white is the model's choice.
+        raise invalid(f"TIFF files of {bits} bits are not read; send PNG")
+    file.seek(0)
     try:
         pixels = read_image(file, channels)
     except ValueError as error:

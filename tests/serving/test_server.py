@@ -35,7 +35,7 @@ from tests.serving.running import (
     spec,
     wait_until,
 )
-from trainers.data.decoding import decode_file
+from trainers.data.decoding import PixelOptions, decode_file
 from trainers.export.server_check import check_server
 
 ZOO, PATH = "/v1/models/zoo:predict", "/v1/models/m:predict"
@@ -388,7 +388,6 @@ TIFFS = {
     "grey": tiff("L", "uint8"),
     "transparent": tiff("RGBA", "uint8"),
     "CMYK": tiff("CMYK", "uint8"),
-    "16 bits": tiff("I;16", "uint16", 65_536),
     "turned": tiff("RGB", "uint8", tiffinfo={ORIENTATION: 6}),
     "big": tiff("RGB", "uint8", big_tiff=True),
 }
@@ -407,7 +406,8 @@ TIFFS = {
         (picture("WEBP", "red", "blue"), ""),
         (picture("TIFF", "red")[:-9], "a TIFF file"),
         (huge_tiff(), "70,000,000 are allowed"),
-        (tiff("F", "float32"), "have no known white"),
+        (tiff("F", "float32"), "TIFF files of 32 bits"),
+        (tiff("I;16", "uint16", 65_536), "TIFF files of 16 bits"),
     ],
 )
 def test_files_that_are_refused(served, content, message):
@@ -430,7 +430,7 @@ def test_tiff_files_are_read_as_predict_reads_them(served, zoo, name):
     images = served.post(
         ZOO, of_files(content) | {"signature_name": "attention_bytes"}
     )[1]["predictions"][0]["images"]
-    pixels = decode_file(content, 3)
+    pixels = decode_file(content)
     assert pixels.shape[:2] == ((30, 20) if name == "turned" else (20, 30))
     png = tf.io.encode_png(pixels).numpy()
     loaded = tf.saved_model.load(str(zoo / "zoo" / "3"))
@@ -444,7 +444,7 @@ def test_tiff_files_become_png_files_of_the_same_pixels(name, channels):
     """Also those of a grey model, which its graph makes grey."""
     png = tiff_to_png(TIFFS[name], channels)
     np.testing.assert_array_equal(
-        decode_file(png, channels), decode_file(TIFFS[name], channels)
+        *(decode_file(x, PixelOptions(channels)) for x in (png, TIFFS[name]))
     )
 
 
