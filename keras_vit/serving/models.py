@@ -19,6 +19,7 @@ from keras_vit.serving.client import (
     read_signatures,
 )
 from keras_vit.serving.tf_serving import (
+    DESCRIPTION_FILE,
     WARMUP_FILE,
     find_versions,
     read_signature_defs,
@@ -41,11 +42,13 @@ class LoadedModel:
             outputs, both arrays by name.
         description: For the page, of a TFLite file; see
             `keras_vit.export.contract.ExportRequest.describe`.
+        pixel_range: The black and white of image files of more than 8 bits.
     """
 
     signature_defs: Mapping[str, dict]
     call: Callable[[str, Mapping], dict[str, np.ndarray]]
     description: dict | None = None
+    pixel_range: tuple[float, float] | None = None
 
     def __post_init__(self):
         self.signatures = read_signatures(self.signature_defs)
@@ -104,7 +107,11 @@ def load_saved_model(folder: pathlib.Path) -> LoadedModel:
     if path.exists() and importlib.util.find_spec("tensorflow_serving"):
         for record in read_warmup(path):
             call(record.signature, record.inputs)
-    return LoadedModel(read_signature_defs(folder), call)
+    path = folder / DESCRIPTION_FILE
+    about = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return LoadedModel(
+        read_signature_defs(folder), call, pixel_range=about.get("pixel_range")
+    )
 
 
 def shorten_error(message: str) -> str:

@@ -274,7 +274,9 @@ class _RestInterface:
         )
         for place, content in np.ndenumerate(files):
             if content.startswith(tuple(TiffImagePlugin.PREFIXES)):
-                files[place] = tiff_to_png(content, model.channels)
+                files[place] = tiff_to_png(
+                    content, model.channels, model.pixel_range
+                )
         return _Task(model, name, inputs, num_pixels, "instances" in document)
 
 
@@ -503,24 +505,34 @@ def count_pixels(files: np.ndarray, image_side: int, max_pixels: int) -> int:
     return count
 
 
-def tiff_to_png(content: bytes, channels: int) -> bytes:
+def tiff_to_png(
+    content: bytes,
+    channels: int,
+    pixel_range: tuple[float, float] | None = None,
+) -> bytes:
     """Return a PNG of the pixels that `read_image` returns of a TIFF file.
 
     The models of an export read image files in their graph, and TensorFlow
     has no TIFF.
 
+    Args:
+        content: The file.
+        channels: 1 or 3.
+        pixel_range: See `LoadedModel`.
+
     Raises:
-        ServingError: If the file is damaged, or has more than 8 bits a number.
+        ServingError: If the file is damaged, or has more than 8 bits a number
+            and the model no range.
     """
     file, png = io.BytesIO(content), io.BytesIO()
     file.name = "a TIFF file"
     with Image.open(file, formats=["TIFF"]) as image:
         bits = max(image.tag_v2.get(TiffImagePlugin.BITSPERSAMPLE, (1,)))
-    if bits > 8:  # What is white is the model's choice.
+    if bits > 8 and pixel_range is None:  # Its white is not known.
         raise invalid(f"TIFF files of {bits} bits are not read; send PNG")
     file.seek(0)
     try:
-        pixels = read_image(file, channels)
+        pixels = read_image(file, channels, pixel_range=pixel_range)
     except ValueError as error:
         raise invalid(str(error)) from None
     image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)

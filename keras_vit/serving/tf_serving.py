@@ -19,6 +19,7 @@ from keras_vit.serving.client import Signature, read_signatures
 
 # Inside the folder of a version.
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
+DESCRIPTION_FILE = "assets.extra/keras_vit.json"  # TF Serving ignores it.
 MODELS_CONFIG = "models.config"
 HEADER = (
     "# Each export overwrites this file. Remove this line to keep your own "

@@ -448,6 +448,15 @@ def test_tiff_files_become_png_files_of_the_same_pixels(name, channels):
     )
 
 
+def test_deep_tiff_files_have_the_white_of_the_model():
+    numbers = np.random.default_rng(0).integers(0, 4096, (6, 5), "uint16")
+    stream = io.BytesIO()
+    Image.fromarray(numbers).save(stream, "TIFF")
+    found = decode_file(tiff_to_png(stream.getvalue(), 1, (0, 4095)))
+    want = np.rint(numbers / 4095 * 255)
+    np.testing.assert_array_equal(found[..., 0], want)
+
+
 @pytest.fixture(scope="module")
 def strict(zoo):
     """Return a server that accepts as much as a million pixels."""

@@ -56,13 +56,13 @@ from keras_vit.preprocessing import preprocess_input
 from keras_vit.preprocessing.description import to_fractions, to_uint8
 from keras_vit.preprocessing.model_inputs import read_first_layers
 from keras_vit.serving.tf_serving import (
+    DESCRIPTION_FILE,
     WARMUP_FILE,
     WarmupRecord,
     write_models_config,
     write_warmup,
 )
 
-DESCRIPTION_FILE = "assets.extra/keras_vit.json"  # Servers ignore it.
 FILE_CHANNELS = (1, 3, 4)  # Channels that PNG and JPEG files can have.
 # In 16 bits, rounding alone can change the last bit of a pixel.
 IN_16_BITS = Tolerance(cosine=0.9999)
