@@ -75,7 +75,7 @@ class ImagePreprocessor(keras.layers.Layer):
         Raises:
             ValueError: If `model` is not a VisionTransformer.
         """
-        settings = dataclasses.asdict(preprocessing_of(model))
+        settings = _settings_of_pixels(preprocessing_of(model))
         return cls(model.config.image_size, **settings, **kwargs)
 
     def __call__(self, images, *args, **kwargs):
@@ -136,5 +136,12 @@ class ImagePreprocessor(keras.layers.Layer):
         return (input_shape[0], *self.image_size, input_shape[-1])
 
     def get_config(self):
-        size, settings = self.image_size, dataclasses.asdict(self.settings)
+        size, settings = self.image_size, _settings_of_pixels(self.settings)
         return {**super().get_config(), "image_size": size, **settings}
+
+
+def _settings_of_pixels(settings):
+    """Return the fields by name, but for the one about files."""
+    fields = dataclasses.asdict(settings)
+    del fields["pixel_range"]
+    return fields
