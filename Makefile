@@ -85,9 +85,14 @@ figures: .venv/docs
 	.venv/bin/$(INSTALL) --editable '.[docs]'
 	touch $@
 
-.venv-torch/dev: setup.py constraints.txt
+.venv-torch/dev: .venv-torch/tools setup.py
+	.venv-torch/bin/$(INSTALL) --editable '.[peers,plots]'
+	touch $@
+
+# The larger part, which does not read setup.py as another installation may.
+.venv-torch/tools: constraints.txt
 	$(PYTHON) -m venv .venv-torch
-	.venv-torch/bin/$(INSTALL) --editable '.[peers,plots]' $(TORCH_TOOLS)
+	.venv-torch/bin/$(INSTALL) $(TORCH_TOOLS)
 	touch $@
 
 # Installs both environments again without constraints; the second one gets the
