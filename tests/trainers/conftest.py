@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl import flags
 
 from tests.serving.conftest import other_zoo, zoo  # noqa: F401
-from tests.shared import plain_graphs
+from tests.shared import made_once, plain_graphs
 from trainers.data.datasets import open_dataset
 from trainers.data.readers.tfds import Digits
 from trainers.recipes.flags import define_recipe_flags, recipe_from_flags
@@ -139,6 +139,7 @@ def recipe():
         warmup_steps=0,
         batch_size=32,
         steps_per_loop=2,
+        eval_split="test[:64]",
         peak_tflops=1.0,  # Not measured.
     )
 
@@ -155,9 +156,12 @@ def trained(tmp_path_factory):
         batch_size=361,
         epochs_per_eval=1,
     )
-    folder = tmp_path_factory.mktemp("trained") / "run"
-    prepare(recipe, str(folder)).train()
-    return folder
+
+    def train(folder):
+        prepare(recipe, str(folder / "run")).train()
+        return folder / "run"
+
+    return made_once(tmp_path_factory, "trained", train)
 
 
 @pytest.fixture(scope="module")

@@ -131,6 +131,7 @@ def start_records(recipe, tmp_path):
 
     def prepare_run(**changes):
         changes = {"dataset": f"tfrecord:{tmp_path}", **changes}
+        changes["eval_split"] = None
         changes = {"image_size": 32, "patch_size": 16, **changes}
         changed = dataclasses.replace(recipe, augment="", **changes)
         return prepare(changed, str(tmp_path / "run"))

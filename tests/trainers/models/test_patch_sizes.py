@@ -37,9 +37,7 @@ def test_each_variant_is_the_model_with_that_patch_size(recipe, digits):
 
 def test_a_run_trains_all_sizes(recipe, tmp_path):
     """Which one, the number of the update decides, see test_update.py."""
-    recipe = dataclasses.replace(
-        recipe, patch_sizes="2,4", eval_split="test[:64]"
-    )
+    recipe = dataclasses.replace(recipe, patch_sizes="2,4")
     trainer = prepare(recipe, tmp_path)
     assert len(trainer.loop.update.variants) == 2
     trainer.train()

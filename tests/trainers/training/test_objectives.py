@@ -39,7 +39,7 @@ objective = pytest.mark.parametrize("objective", MASK_RATIOS)
 def without_labels(recipe):
     """Return a function from an objective to a short recipe."""
     short = {"total_steps": 4, "warmup_steps": 0, "epochs_per_eval": 0.05}
-    short |= {"steps_per_loop": 1, "eval_split": "test[:64]"}
+    short["steps_per_loop"] = 1
 
     def choose(objective, **changes):
         return dataclasses.replace(

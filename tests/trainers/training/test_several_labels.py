@@ -67,12 +67,34 @@ def make_recipe(table):
         keep_best=True,
         learning_rate=3e-3,
         peak_tflops=1.0,
+        threshold_goal="precision:0.8",
     )
 
 
 @pytest.fixture
 def recipe(table):
     return make_recipe(table)
+
+
+@pytest.fixture(scope="module")
+def trainer(table, tmp_path_factory):
+    """Return a trainer that has finished, with thresholds of its test split."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    trainer = prepare(make_recipe(table), str(folder))
+    trainer.train(train.choose_thresholds)
+    return trainer
+
+
+@pytest.fixture
+def finished(trainer):
+    """Return its run, to look at."""
+    return trainer.run
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """Return a copy of that run."""
+    return RunFolder(shutil.copytree(finished.folder, tmp_path / "run"))
 
 
 def judge(run, dataset):
@@ -83,14 +105,9 @@ def judge(run, dataset):
     return dataset.labels("test"), logits
 
 
-def test_the_data_decide_and_the_best_ranking_is_kept(recipe, tmp_path):
-    trainer = prepare(recipe, str(tmp_path / "run"))
-    assert (trainer.recipe.labels, trainer.recipe.loss) == (
-        "several",
-        "sigmoid",
-    )
-    trainer.train()
-    run = RunFolder(tmp_path / "run")
+def test_the_data_decide_and_the_best_ranking_is_kept(trainer):
+    recipe, run = trainer.recipe, trainer.run
+    assert (recipe.labels, recipe.loss) == ("several", "sigmoid")
     assert run.has_several_labels and run.activation == "sigmoid"
     assert NamedModel(str(run.model_path)).has_several_labels
     rows = read_metrics(run.metrics_path)
@@ -108,13 +125,9 @@ def test_the_data_decide_and_the_best_ranking_is_kept(recipe, tmp_path):
 
 
 def test_thresholds_of_the_kept_model_are_saved_and_stay(
-    recipe, tmp_path, subprocess_environment
+    run, table, tmp_path, subprocess_environment
 ):
-    recipe = dataclasses.replace(recipe, threshold_goal="precision:0.8")
-    trainer = prepare(recipe, str(tmp_path / "run"))
-    trainer.train(train.choose_thresholds)
-    run = RunFolder(tmp_path / "run")
-    labels, logits = judge(run, trainer.dataset)
+    labels, logits = judge(run, open_dataset(table))
     probabilities = 1 / (1 + np.exp(-logits.astype("float64")))
     want = choose_thresholds(probabilities, labels, "precision:0.8")
     np.testing.assert_allclose(run.thresholds, want, rtol=1e-5)
@@ -143,17 +156,8 @@ def test_thresholds_of_the_kept_model_are_saved_and_stay(
         _ = run.thresholds
 
 
-@pytest.fixture(scope="module")
-def finished(table, tmp_path_factory):
-    """Return a finished run, with thresholds of its test split."""
-    folder = tmp_path_factory.mktemp("finished") / "run"
-    prepare(make_recipe(table), str(folder)).train(train.choose_thresholds)
-    return RunFolder(folder)
-
-
-def test_thresholds_come_with_how_they_were_chosen(finished, table, tmp_path):
-    run = RunFolder(shutil.copytree(finished.folder, tmp_path / "run"))
-    own = {"dataset": table, "split": "test", "goal": "f1"}
+def test_thresholds_come_with_how_they_were_chosen(run, table):
+    own = {"dataset": table, "split": "test", "goal": "precision:0.8"}
     assert run.thresholds_chosen == own
     run.save_recipe(run.load_recipe(), run.load_class_names())
     assert run.thresholds_chosen == own
@@ -187,8 +191,7 @@ def test_thresholds_come_with_how_they_were_chosen(finished, table, tmp_path):
     assert lines[2].endswith("as before: no images with and without it")
 
 
-def test_thresholds_of_another_model_are_removed(finished, tmp_path, capsys):
-    run = RunFolder(shutil.copytree(finished.folder, tmp_path / "run"))
+def test_thresholds_of_another_model_are_removed(run, capsys):
     run.save_model(run.load_model())
     assert run.thresholds is None and run.thresholds_chosen == {}
     assert "the thresholds in" in capsys.readouterr().err
@@ -235,10 +238,9 @@ def test_labels_that_all_images_have_do_not_count(finished, table):
     assert "the label 'round' of 90" in texts[1]
 
 
-def stop_and_go_on(table, folder):
-    """Train in one go, and in two, on either backend; compare the models."""
+def stop_and_go_on(table, folder, whole):
+    """Train in two goes; compare the model with that of a run in one."""
     recipe = make_recipe(table)
-    prepare(recipe, f"{folder}/whole").train()
     first = prepare(recipe, f"{folder}/run")
     first.loop.must_stop = lambda: first.loop.step >= 5
     with pytest.raises(RuntimeError, match="saved after update"):
@@ -246,24 +248,25 @@ def stop_and_go_on(table, folder):
     again = prepare(recipe, f"{folder}/run")
     assert 0 < again.loop.step < 8
     again.train()
-    runs = [RunFolder(folder / name) for name in ("whole", "run")]
-    models = [run.load_model().get_weights() for run in runs]
+    models = [run.load_model().get_weights() for run in (whole, again.run)]
     for a, b in zip(*models, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_stopped_run_goes_on_to_the_bit(table, tmp_path):
-    stop_and_go_on(table, tmp_path)
+def test_a_stopped_run_goes_on_to_the_bit(table, tmp_path, finished):
+    stop_and_go_on(table, tmp_path, finished)
 
 
 def test_a_stopped_run_goes_on_to_the_bit_on_jax(
     table, tmp_path, subprocess_environment
 ):
     code = f"""
-import keras, pathlib
-from tests.trainers.training.test_several_labels import stop_and_go_on
+import keras
+from tests.trainers.training.test_several_labels import *
 assert keras.backend.backend() == "jax"
-stop_and_go_on({table!r}, pathlib.Path({str(tmp_path)!r}))
+trainer = prepare(make_recipe({table!r}), "{tmp_path}/whole")
+trainer.train()
+stop_and_go_on({table!r}, {str(tmp_path)!r}, trainer.run)
 """
     environment = {**subprocess_environment, "KERAS_BACKEND": "jax"}
     result = commands.run(["-c", code], environment)
@@ -272,7 +275,8 @@ stop_and_go_on({table!r}, pathlib.Path({str(tmp_path)!r}))
 
 @pytest.mark.parametrize("loss", ["focal", "asymmetric"])
 def test_other_losses_and_balanced_positives_learn(recipe, tmp_path, loss):
-    recipe = dataclasses.replace(recipe, loss=loss, class_weights="balanced")
+    changes = {"loss": loss, "class_weights": "balanced", "total_steps": 2}
+    recipe = dataclasses.replace(recipe, **changes)
     trainer = prepare(recipe, str(tmp_path / "run"))
     assert trainer.recipe.loss == loss
     logs = trainer.train()

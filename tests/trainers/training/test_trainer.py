@@ -94,10 +94,8 @@ def test_the_data_are_those_of_the_recipe_from_the_step_reached(
     }
     preprocess = recipe.eval_preprocess
     assert trainer.eval_batches(context) == {**both, "preprocess": preprocess}
-    assert (trainer.steps_per_epoch, trainer.eval_steps) == (
-        45,
-        12,
-    )  # 1,442 and 355.
+    # Of 1,442 images and 64.
+    assert (trainer.steps_per_epoch, trainer.eval_steps) == (45, 2)
 
 
 def test_weights_spoiled_by_the_last_update_are_not_saved(recipe, tmp_path):
@@ -126,6 +124,7 @@ def test_an_unreadable_image_stops_the_training_or_is_left_out(
     recipe = dataclasses.replace(
         recipe,
         dataset=f"folder:{folder_with_a_bad_image}",
+        eval_split=None,
         batch_size=4,
         total_steps=9,
         max_bad_examples=limit,

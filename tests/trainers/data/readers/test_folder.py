@@ -270,9 +270,8 @@ def test_all_images_are_found_wherever_they_are(unlabelled):
 
 @pytest.mark.usefixtures("eagerly")
 def test_they_train_an_encoder_but_no_classifier(unlabelled, recipe, tmp_path):
-    recipe = dataclasses.replace(
-        recipe, dataset=f"images:{unlabelled}", batch_size=4, augment=""
-    )
+    own = {"dataset": f"images:{unlabelled}", "eval_split": None}
+    recipe = dataclasses.replace(recipe, **own, batch_size=4, augment="")
     with pytest.raises(ValueError, match="`dataset` must have labels"):
         prepare(recipe, str(tmp_path / "run"))
     encoder = dataclasses.replace(
