@@ -93,24 +93,25 @@ def test_any_image_size_without_top(name):
         assert tuple(model(images).shape) == (1, 24)
 
 
-@each_builder
-def test_the_defaults_of_keras_applications(name):
-    model = small(name, input_shape=shape(name))
-    last = model.layers[-1]
-    assert model.output_shape == (None, 1000)
-    assert last.name == "predictions"
-    assert last.activation is keras.activations.softmax
-    assert model.name == name.lower()
-    probabilities = to_numpy(randomize(model)(noise(2, *shape(name))))
+@each_kind
+def test_answers_are_probabilities(name):
+    model = randomize(small(name, input_shape=shape(name)))
+    probabilities = to_numpy(model(noise(2, *shape(name))))
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
 
 
 @each_builder
-def test_the_default_input_is_the_published_one(name):
+def test_the_defaults_are_those_of_keras_applications(name):
+    """And the input is the published one."""
     # The first lines of the graph only: the arguments, not the weights.
     with keras.StatelessScope(initialize_variables=False):
         model = BUILDERS[name](depth=1)
-        assert model.input_shape == (None, 224, 224, 3)
+    last = model.layers[-1]
+    assert model.input_shape == (None, 224, 224, 3)
+    assert model.output_shape == (None, 1000)
+    assert last.name == "predictions"
+    assert last.activation is keras.activations.softmax
+    assert model.name == name.lower()
     keras.backend.clear_session()
 
 
