@@ -18,8 +18,11 @@ XMP_NAME = b"http://ns.adobe.com/xap/1.0/\0"
 TYPES = {1: "B", 3: "H", 4: "I", 6: "b", 8: "h", 9: "i", 11: "f"}
 
 
-def encode(image, kind, **options):
+def encode(image, kind="PNG", **options):
+    """Return the file of an image, or of pixels (H, W[, C])."""
     stream = io.BytesIO()
+    if isinstance(image, np.ndarray):
+        image = Image.fromarray(image)
     image.save(stream, kind, **options)
     return stream.getvalue()
 

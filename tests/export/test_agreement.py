@@ -1,11 +1,9 @@
-import io
 import math
 import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
 
 from keras_vit.export import QUANTIZATIONS, Tolerance
 from keras_vit.export.agreement import (
@@ -23,6 +21,7 @@ from keras_vit.preprocessing.description import (
     resize_step,
     to_fractions,
 )
+from tests.pictures import encode
 
 
 def test_agreement_is_that_of_the_classes_and_the_largest_difference():
@@ -264,10 +263,8 @@ def test_the_second_reader_agrees_with_the_graph(shape, steps):
     """Which share no line of code but the sizes."""
     random = np.random.default_rng(0)
     pixels = random.integers(0, 256, (*shape, 3), "uint8")
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
     normalization = ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
-    found = read_for_model(file.getvalue(), 3, STEPS[steps], normalization)
+    found = read_for_model(encode(pixels), 3, STEPS[steps], normalization)
     image = tf.constant(pixels, tf.float32)
     want = resizing.apply_steps(image, STEPS[steps]).numpy()
     found = 255 * to_fractions(found, normalization)

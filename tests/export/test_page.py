@@ -4,7 +4,6 @@ import base64
 import dataclasses
 import functools
 import http.server
-import io
 import pathlib
 import threading
 
@@ -27,6 +26,7 @@ from keras_vit.preprocessing.description import (
 from keras_vit.preprocessing.resizing import apply_steps
 from tests.analysis.browsing import Visit, open_browser, settle
 from tests.export.conftest import make_model
+from tests.pictures import encode
 from trainers.augment.augmentation import parse_augmentation
 
 NAMES = ["cat", "<b>dog</b>", "Bär & Co", "猫", 'a "quoted" name', "f", "g"]
@@ -147,35 +147,23 @@ def wait_for(visit, state):
     visit.page.wait_for_selector(f'html[data-state="{state}"]')
 
 
-def to_file(pixels, kind, **choices):
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, kind, **choices)
-    return buffer.getvalue()
-
-
 def with_orientation(number):
     exif = Image.Exif()
     exif[0x112] = number
     return exif
 
 
-def cmyk():
-    buffer = io.BytesIO()
-    Image.fromarray(PHOTO).convert("CMYK").save(buffer, "JPEG")
-    return buffer.getvalue()
-
-
 FILES = {
-    "photo.png": to_file(PHOTO, "PNG"),
-    "small.png": to_file(PHOTO[100:113, 200:219], "PNG"),
-    "grey.png": to_file(PHOTO[..., 0], "PNG"),
-    "photo.jpg": to_file(PHOTO, "JPEG"),
-    "fine.jpg": to_file(PHOTO[:301, :211], "JPEG", quality=97, subsampling=0),
-    "progressive.jpg": to_file(PHOTO, "JPEG", progressive=True),
-    "grey.jpg": to_file(PHOTO[..., 0], "JPEG"),
-    "cmyk.jpg": cmyk(),
+    "photo.png": encode(PHOTO, "PNG"),
+    "small.png": encode(PHOTO[100:113, 200:219], "PNG"),
+    "grey.png": encode(PHOTO[..., 0], "PNG"),
+    "photo.jpg": encode(PHOTO, "JPEG"),
+    "fine.jpg": encode(PHOTO[:301, :211], "JPEG", quality=97, subsampling=0),
+    "progressive.jpg": encode(PHOTO, "JPEG", progressive=True),
+    "grey.jpg": encode(PHOTO[..., 0], "JPEG"),
+    "cmyk.jpg": encode(Image.fromarray(PHOTO).convert("CMYK"), "JPEG"),
     **{
-        f"turned {number}.jpg": to_file(
+        f"turned {number}.jpg": encode(
             PHOTO[:99, :213], "JPEG", exif=with_orientation(number)
         )
         for number in range(1, 9)

@@ -1,7 +1,6 @@
 """SavedModels: what their signatures answer, here and in other programs."""
 
 import dataclasses
-import io
 import pathlib
 import textwrap
 
@@ -30,6 +29,7 @@ from keras_vit.preprocessing.description import from_range, resize_step
 from keras_vit.serving.tf_serving import WARMUP_FILE, read_warmup
 from tests import commands
 from tests.export.conftest import NAMES, make_model
+from tests.pictures import encode
 
 ARRAY_SIGNATURES = ["attention", "features", "serve_uint8", "serving_default"]
 
@@ -42,12 +42,6 @@ def folder(bundle):
 @pytest.fixture(scope="module")
 def loaded(folder):
     return tf.saved_model.load(str(folder))
-
-
-def encode(pixels, **choices):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, **choices)
-    return file.getvalue()
 
 
 def classify(loaded, files):
@@ -63,7 +57,7 @@ def test_files_of_all_sizes_and_kinds_in_one_request(loaded, model):
         for shape in [(32, 24, 3), (64, 48, 3), (96, 72, 3)]
     ]
     kinds = ["PNG", "PNG", "BMP"]
-    files = [encode(x, format=kind) for x, kind in zip(pixels, kinds)]
+    files = [encode(x, kind) for x, kind in zip(pixels, kinds)]
     # Antialiased: each of the small pixels is a mean with triangular weights.
     images = [pixels[0]] + [
         tf.image.resize(x, (32, 24), antialias=True).numpy() for x in pixels[1:]
@@ -85,10 +79,10 @@ def test_photos_are_turned_upright(loaded):
     exif[0x0112] = 6  # Turn clockwise by a quarter to see it upright.
     lying = np.ascontiguousarray(np.rot90(pixels))
     plain, turned = (
-        encode(lying, format="JPEG", quality=100, **choices)
+        encode(lying, "JPEG", quality=100, **choices)
         for choices in ({}, {"exif": exif})
     )
-    upright = encode(pixels, format="JPEG", quality=100)
+    upright = encode(pixels, "JPEG", quality=100)
     answers = classify(loaded, [upright, turned, plain])["probabilities"]
     np.testing.assert_allclose(answers[0], answers[1], atol=1e-3)
     assert np.max(np.abs(answers[0] - answers[2])) > 1e-2
@@ -96,7 +90,7 @@ def test_photos_are_turned_upright(loaded):
 
 @pytest.mark.parametrize("content", [b"", b"GIF89a", b"aGVsbG8=", b"\xff\xd8"])
 def test_an_invalid_image_fails_alone(loaded, content):
-    good = encode(np.zeros((32, 24, 3), "uint8"), format="PNG")
+    good = encode(np.zeros((32, 24, 3), "uint8"))
     before = classify(loaded, [good])["probabilities"]
     with pytest.raises(tf.errors.InvalidArgumentError):
         classify(loaded, [good, content])
@@ -188,7 +182,7 @@ def test_a_signature_that_reads_files_wrong_is_found(
             shallow,
             tmp_path / "1",
             images,
-            files=[encode(photo, format="PNG")],
+            files=[encode(photo)],
         )
     assert not list(tmp_path.iterdir())
 
@@ -199,9 +193,9 @@ def test_files_of_the_user_are_compared(shallow, images, tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
     files = [
-        encode(photo, format="PNG"),
+        encode(photo),
         b"none",
-        encode(photo, format="JPEG", exif=exif),
+        encode(photo, "JPEG", exif=exif),
     ]
     report = export_file(shallow, tmp_path / "1", images, files=files)
     [warning] = report.warnings
@@ -254,7 +248,7 @@ def test_requests_are_read_as_the_model_states(images, tmp_path, settings):
     # A photo of another size.
     small = random.integers(0, 256, (7, 9, 3), "uint8")
     photo = np.asarray(Image.fromarray(small).resize((70, 90)))
-    content = encode(photo, format="PNG")
+    content = encode(photo)
     (tmp_path / "photo.png").write_bytes(content)
     answers = classify(loaded, [content])
     pixels = read_image(tmp_path / "photo.png", model=model)[None]
@@ -285,7 +279,7 @@ def test_the_choices_of_serving_are_used(shallow, images, tmp_path):
     loaded = tf.saved_model.load(str(tmp_path / "1"))
     random = np.random.default_rng(0)
     pixels = random.integers(0, 256, (96, 48, 3), "uint8")
-    answers = classify(loaded, [encode(pixels, format="PNG")])
+    answers = classify(loaded, [encode(pixels)])
     area = pixels.reshape(32, 3, 24, 2, 3).mean((1, 3))[None] / 127.5
     logits = shallow.predict_on_batch(area.astype("float32"))[0]
     order = np.argsort(-logits)[:2]

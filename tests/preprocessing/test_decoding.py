@@ -12,6 +12,7 @@ from keras_vit.preprocessing.decoding import (
     upright_decoder,
 )
 from tests import commands, pictures
+from tests.pictures import encode
 
 
 def read_colours(encoded):
@@ -42,14 +43,12 @@ def test_photos_are_turned_as_pillow_turns_them(turn):
     np.testing.assert_array_equal(read_colours(encoded), image)
 
 
-def encode(height, width, mode="RGB", **options):
+def clouds(height, width, mode="RGB", **options):
     """Return a JPEG of coloured clouds."""
     random = np.random.default_rng(0)
     pixels = random.integers(0, 255, (height // 9 + 2, width // 9 + 2, 3))
     image = Image.fromarray(pixels.astype("uint8")).resize((width, height))
-    file = io.BytesIO()
-    image.convert(mode).save(file, "JPEG", **options)
-    return file.getvalue()
+    return encode(image.convert(mode), "JPEG", **options)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,7 @@ def encode(height, width, mode="RGB", **options):
 def test_a_window_has_the_pixels_of_the_whole(options):
     """To the bit, also where colours of neighbouring blocks are blended."""
     size = np.array([75, 107])
-    encoded = encode(*size, **options)
+    encoded = clouds(*size, **options)
     whole = decode_image(encoded).numpy()
     random = np.random.default_rng(1)
     windows = [(0, 0, *size), (74, 106, 1, 1), (3, 16, 40, 32)]
@@ -90,7 +89,7 @@ def test_a_window_is_picked_by_the_shape():
         shapes.append(shape.numpy().tolist())
         return tf.concat([[0, 0], shape[:2]], 0)
 
-    part = decode_window(encode(20, 30), pick, channels=1)
+    part = decode_window(clouds(20, 30), pick, channels=1)
     assert shapes == [[20, 30, 3]]
     assert part.shape == (20, 30, 1)
 

@@ -7,7 +7,6 @@ import datetime
 import functools
 import gzip
 import http.client
-import io
 import json
 import re
 import struct
@@ -25,6 +24,7 @@ from keras_vit.serving import ServingError, connect
 from keras_vit.serving.models import ServedModel
 from keras_vit.serving.server import _Batcher, tiff_to_png
 from keras_vit.serving.tf_serving import read_version
+from tests.pictures import encode
 from tests.serving.made import NAMES, SIGNATURES, make_files
 from tests.serving.running import (
     POOL,
@@ -355,19 +355,17 @@ def huge_png(width, height):
 
 def picture(kind, *frames, size=(9, 9)):
     """Return a file of frames of one colour each."""
-    stream = io.BytesIO()
     first, *others = [Image.new("RGB", size, frame) for frame in frames]
     more = {"save_all": True, "append_images": others} if others else {}
-    first.save(stream, kind, **more)
-    return stream.getvalue()
+    return encode(first, kind, **more)
 
 
 def huge_tiff():
     """Return a TIFF file of few bytes and 8400 x 8400 pixels."""
-    stream = io.BytesIO()
-    Image.new("1", (8400, 8400)).save(stream, "TIFF", compression="group4")
-    assert stream.tell() < 100_000
-    return stream.getvalue()
+    image = Image.new("1", (8400, 8400))
+    content = encode(image, "TIFF", compression="group4")
+    assert len(content) < 100_000
+    return content
 
 
 def tiff(mode, dtype, level_count=256, shape=(20, 30), **options):
@@ -377,9 +375,7 @@ def tiff(mode, dtype, level_count=256, shape=(20, 30), **options):
     shape = (*shape, channels) if channels > 1 else shape
     pixels = random.integers(0, level_count, shape).astype(dtype)
     image = Image.frombytes(mode, shape[1::-1], pixels.tobytes())
-    stream = io.BytesIO()
-    image.save(stream, "TIFF", **options)
-    return stream.getvalue()
+    return encode(image, "TIFF", **options)
 
 
 TIFFS = {
@@ -450,9 +446,7 @@ def test_tiff_files_become_png_files_of_the_same_pixels(name, channels):
 
 def test_deep_tiff_files_have_the_white_of_the_model():
     numbers = np.random.default_rng(0).integers(0, 4096, (6, 5), "uint16")
-    stream = io.BytesIO()
-    Image.fromarray(numbers).save(stream, "TIFF")
-    found = decode_file(tiff_to_png(stream.getvalue(), 1, (0, 4095)))
+    found = decode_file(tiff_to_png(encode(numbers, "TIFF"), 1, (0, 4095)))
     want = np.rint(numbers / 4095 * 255)
     np.testing.assert_array_equal(found[..., 0], want)
 

@@ -1,7 +1,6 @@
 """The images of a run and of a data set are checked."""
 
 import dataclasses
-import io
 import json
 import shutil
 
@@ -12,6 +11,7 @@ from PIL import Image
 
 import trainers.train
 from tests import commands
+from tests.pictures import encode
 from tests.trainers.made import waves, write_photos, write_records
 from trainers.data.decoding import DataError
 from trainers.inspect_data import check_out
@@ -141,18 +141,12 @@ def start_records(recipe, tmp_path):
 
 
 CLASSES = 4 * [0, 1]
-
-
-def png(index):
-    stream = io.BytesIO()
-    Image.fromarray(waves(index)).save(stream, "PNG")
-    return stream.getvalue()
+PNGS = [encode(waves(index)) for index in range(10)]
 
 
 def test_records_are_checked_like_files(start_records, tmp_path, capsys):
-    images = [png(index) for index in range(6)]
-    write_records(tmp_path / "train-0", [*images, b"no image"], CLASSES)
-    write_records(tmp_path / "test-0", [png(9), images[1]], CLASSES)
+    write_records(tmp_path / "train-0", [*PNGS[:6], b"no image"], CLASSES)
+    write_records(tmp_path / "test-0", [PNGS[9], PNGS[1]], CLASSES)
     with pytest.raises(ValueError, match="--max_bad_examples=1 skips them"):
         check_images(start_records())
     printed = capsys.readouterr().out
@@ -165,8 +159,8 @@ def test_records_are_checked_like_files(start_records, tmp_path, capsys):
 
 
 def test_a_damaged_record_ends_in_a_message(start_records, tmp_path):
-    write_records(tmp_path / "train-0", map(png, range(4)), CLASSES)
-    write_records(tmp_path / "test-0", map(png, (5, 6)), CLASSES)
+    write_records(tmp_path / "train-0", PNGS[:4], CLASSES)
+    write_records(tmp_path / "test-0", PNGS[5:7], CLASSES)
     content = bytearray((tmp_path / "train-0").read_bytes())
     content[-40] ^= 255
     (tmp_path / "train-0").write_bytes(content)

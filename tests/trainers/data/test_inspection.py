@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from tests import pictures
+from tests.pictures import encode
 from tests.trainers.made import waves, write_photos
 from trainers.data import inspection as examination
 from trainers.data.datasets import open_dataset
@@ -30,12 +31,6 @@ from trainers.data.inspection import (
     judge_names,
     write_data_page,
 )
-
-
-def encode(pixels, kind="PNG", **options):
-    stream = io.BytesIO()
-    Image.fromarray(pixels).save(stream, kind, **options)
-    return stream.getvalue()
 
 
 def different_bits(one, other):
@@ -93,9 +88,7 @@ def test_transparent_colours_of_a_png(mode):
     key = (1, 2, 3) if mode == "RGB" else 3
     photo.putpixel((0, 0), key)
     for options in ({}, {"transparency": key}):
-        stream = io.BytesIO()
-        photo.save(stream, "PNG", **options)
-        found = examine("a.png", "test", "x", stream.getvalue())
+        found = examine("a.png", "test", "x", encode(photo, **options))
         assert found.kind == f"PNG {mode}"
         assert found.is_transparent == bool(options)
 
@@ -105,9 +98,7 @@ def test_an_opaque_alpha_channel_is_no_transparency(mode, alpha):
     photo = Image.fromarray(waves(0)).convert(mode)
     pixel = photo.getpixel((4, 5))
     photo.putpixel((4, 5), (*pixel[:-1], alpha))
-    stream = io.BytesIO()
-    photo.save(stream, "PNG")
-    found = examine("a.png", "test", "x", stream.getvalue())
+    found = examine("a.png", "test", "x", encode(photo))
     assert found.is_transparent == (alpha < 255)
 
 
