@@ -49,6 +49,8 @@ demo: .venv/train
 photos: .venv/train
 	PATH="$(CURDIR)/.venv/bin:$$PATH" bash docs/examples/photos.sh
 
+# A second thread of a process would take time from the others.
+test: export TF_NUM_INTRAOP_THREADS=1
 test: .venv/dev
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
