@@ -1,7 +1,6 @@
 """Eight processors of JAX are eight devices in a process of their own."""
 
 import json
-import os
 
 import keras
 import pytest
@@ -109,10 +108,8 @@ def numbers_on_a_device(form):
 
 @pytest.mark.slow
 def test_training_on_many_devices_is_that_on_one():
-    done = commands.run_anew(
-        ["-c", TRAINING],
-        {**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": XLA_FLAGS},
-    )
+    choice = {"KERAS_BACKEND": "jax", "XLA_FLAGS": XLA_FLAGS}
+    done = commands.run(["-c", TRAINING], commands.environment() | choice)
     assert not done.returncode, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(found) == len(FORMS) + len(KINDS) - 1

@@ -223,11 +223,8 @@ def test_the_command_measures_each_backend(tmp_path, monkeypatch, backend):
 
 def test_plain_jax_answers_as_our_model():
     pytest.importorskip("jax")
-    found = commands.run_anew(
-        ["-c", PLAIN_JAX],
-        {**os.environ, "KERAS_BACKEND": "jax"},
-        pipe.REPOSITORY,
-    )
+    environment = commands.environment() | {"KERAS_BACKEND": "jax"}
+    found = commands.run(["-c", PLAIN_JAX], environment, pipe.REPOSITORY)
     assert not found.returncode, found.stderr
     assert float(found.stdout.split()[-1]) < 1e-5
 
