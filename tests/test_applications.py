@@ -196,45 +196,30 @@ def test_choices_reach_the_configuration():
 
 @pytest.mark.parametrize("ending", [".weights.h5", ".keras"])
 def test_weights_of_a_file(ending, tmp_path):
+    """Given as a path or as a string; a head may be left out."""
     path = tmp_path / f"model{ending}"
     source = randomize(build(classes=5))
     source.save_weights(path) if "h5" in ending else source.save(path)
-    model = build(classes=5, weights=path)
-    x = noise(2, 32, 32, 3)
-    np.testing.assert_array_equal(to_numpy(model(x)), to_numpy(source(x)))
-    # A string does as well as a path.
-    other = build(classes=5, weights=str(path))
-    np.testing.assert_array_equal(to_numpy(other(x)), to_numpy(source(x)))
-
-
-@pytest.mark.parametrize("ending", [".weights.h5", ".keras"])
-def test_weights_of_a_file_with_a_head_in_a_model_without(ending, tmp_path):
-    path = tmp_path / f"model{ending}"
-    source = randomize(build(classes=5))
-    source.save_weights(path) if "h5" in ending else source.save(path)
-    model = build(include_top=False, pooling="token", weights=path)
     features = keras.Model(source.input, source.get_layer("pooling").output)
     x = noise(2, 32, 32, 3)
-    np.testing.assert_array_equal(to_numpy(model(x)), to_numpy(features(x)))
+    for model, expected in (
+        (build(classes=5, weights=path), source),
+        (build(classes=5, weights=str(path)), source),
+        (build(include_top=False, pooling="token", weights=path), features),
+    ):
+        np.testing.assert_array_equal(to_numpy(model(x)), to_numpy(expected(x)))
 
 
-def test_weights_of_a_file_that_lacks_some_are_an_error(tmp_path):
+def test_weights_that_do_not_fit_are_an_error(tmp_path):
     path = tmp_path / "model.keras"
     build(include_top=False).save(path)
-    with pytest.raises(
-        ValueError, match=r"`weights`: .*model.keras has no predictions/kernel"
-    ):
+    fault = r"`weights`: .*model.keras has no predictions/kernel"
+    with pytest.raises(ValueError, match=fault):
         build(classes=5, weights=path)
-
-
-def test_weights_of_another_size_are_an_error(tmp_path):
-    path = tmp_path / "model.keras"
     build(classes=5).save(path)
-    with pytest.raises(
-        ValueError,
-        match=r"position_embedding/embedding has the shape \(5, 24\) in .* "
-        r"and \(7, 24\) in this model.*`with_image_size`",
-    ):
+    fault = r"position_embedding/embedding has the shape \(5, 24\) in .* "
+    fault += r"and \(7, 24\) in this model.*`with_image_size`"
+    with pytest.raises(ValueError, match=fault):
         build(classes=5, weights=path, input_shape=(32, 48, 3))
 
 
