@@ -13,6 +13,8 @@ from trainers.data.datasets import ImageDataset
 from trainers.data.readers.image_files import ImageFiles
 from trainers.plugins import LOADED
 
+MOST_SIZES = 100_000
+
 
 def describe_origin(dataset: ImageDataset) -> dict:
     """Return what recipe.json records of a training that starts.
@@ -59,10 +61,16 @@ def digest_data(dataset: ImageDataset) -> str:
     """Return a checksum of the images of a data set, 16 hexadecimal digits.
 
     It is that of the classes, the splits, and the names, sizes and labels of
-    image files, wherever their folder is. Pixels are not read, so it does not
-    see a file that was replaced by another of the same size.
+    image files, wherever their folder is; of the sizes only for up to
+    MOST_SIZES files of a split, as others may take minutes to ask. Pixels are
+    not read, so it does not see a file that was replaced by one of its size.
     """
     reader = dataset.reader
+
+    def identify(path, label, is_sized):
+        size = os.path.getsize(path) if is_sized else None
+        return os.path.basename(path), size, str(label)
+
     facts = [dataset.class_names]
     for split in (dataset.train_split, dataset.eval_split):
         if split is None:
@@ -70,11 +78,12 @@ def digest_data(dataset: ImageDataset) -> str:
         ranges = dataset.ranges(split)
         facts.append(ranges)
         if isinstance(reader, ImageFiles):
-            for name, first, last in ranges:
-                facts += [
-                    (os.path.basename(path), os.path.getsize(path), str(label))
-                    for path, label in reader.files[name][first:last]
-                ]
+            is_sized = dataset.num_examples(split) <= MOST_SIZES
+            facts += [
+                identify(*row, is_sized)
+                for name, first, last in ranges
+                for row in reader.files[name][first:last]
+            ]
         else:
             infos = [reader.splits[name] for name, _, _ in ranges]
             facts += [(x.name, x.num_examples, x.num_bytes) for x in infos]

@@ -93,7 +93,7 @@ class WandB:
             name=name,
             config=settings,
             id=identity,
-            resume="allow",
+            resume="allow" if identity else "never",
         )
 
     def log(self, figures, step):
@@ -116,7 +116,7 @@ class Trackio(WandB):
             project=os.environ.get("TRACKIO_PROJECT", PROJECT),
             name=identity or name,
             config=settings,
-            resume="allow",
+            resume="allow" if identity else "never",
             embed=False,
         )
 
