@@ -58,13 +58,24 @@ def _import(name):
         path = pathlib.Path(name).expanduser().resolve(strict=True)
         spec = importlib.util.spec_from_file_location(path.stem, path)
         module = importlib.util.module_from_spec(spec)
-        sys.modules.setdefault(path.stem, module)
-        spec.loader.exec_module(module)
+        known = sys.modules.setdefault(path.stem, module)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            if known is module:
+                del sys.modules[path.stem]
+            raise
         return module
     except (ModuleNotFoundError, FileNotFoundError) as error:
+        missing = getattr(error, "name", None)
+        if missing and not f"{name}.".startswith(f"{missing}."):
+            raise  # A package that the plug-in imports.
+        hint = ""
+        if pathlib.Path(f"{name}.py").exists():
+            hint = f". Did you mean {name}.py?"
         raise ValueError(
             "`plugins` must be modules that Python can import, or .py files. "
-            f"Received: plugins={name!r} ({error})"
+            f"Received: plugins={name!r} ({error}){hint}"
         ) from None
 
 
@@ -80,6 +91,13 @@ def _add_rows(name: str, module: ModuleType, tables):
         if not isinstance(rows, kind):
             raise ValueError(
                 f"{key} of the plug-in {name!r} must be a {kind.__name__}. "
+                f"Received: {rows!r}"
+            )
+        functions = rows if isinstance(rows, list) else rows.values()
+        if key != "RECIPES" and not all(map(callable, functions)):
+            raise ValueError(
+                f"{key} of the plug-in {name!r} must be functions; of "
+                "CALLBACKS, those that take a Trainer and return a callback. "
                 f"Received: {rows!r}"
             )
         known = [row for row in rows if row in tables[key]]

@@ -226,6 +226,8 @@ def print_start(
     print(trainer, flush=True)
     if trainer.is_over:
         print("This run is finished. To train again, use another run_dir.")
+    elif trainer.was_ended:
+        print("A callback ended this run before its last update; it goes on.")
     if trainer.loop.step == 0:
         print_initial_weights(trainer, chosen)
     if trainer.dataset.has_several_labels:

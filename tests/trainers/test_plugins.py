@@ -19,6 +19,7 @@ from trainers.recipes.flags import choose_recipe
 from trainers.recipes.recipe import Recipe
 from trainers.recipes.recipes import RECIPES
 from trainers.train import train
+from trainers.training.trainer import prepare
 
 PLUGIN = """
 import keras
@@ -176,9 +177,10 @@ def test_installed_plug_ins_are_loaded_once(monkeypatch):
         ("X = 1", "defines none"),
         ("RECIPES = [1]", "must be a dict"),
         ("RECIPES = {'digits': 1}", "new names.*'digits'"),
-        ("OPERATIONS = {'flip_lr': 1}", "new names.*'flip_lr'"),
-        ("METRICS = {'balanced_accuracy': 1}", "new names"),
-        ("import not_a_module", "not_a_module"),
+        ("OPERATIONS = {'flip_lr': print}", "new names.*'flip_lr'"),
+        ("OPERATIONS = {'mine': 1}", "must be functions"),
+        ("METRICS = {'balanced_accuracy': print}", "new names"),
+        ("CALLBACKS = [3]", "CALLBACKS.*must be functions"),
     ],
 )
 def test_what_is_wrong_with_a_plug_in_is_said(tmp_path, text, fault):
@@ -189,6 +191,62 @@ def test_what_is_wrong_with_a_plug_in_is_said(tmp_path, text, fault):
     with pytest.raises(ValueError, match="`plugins`"):
         load_plugins(["no_such_module_of_mine"])
     assert before == {name: list(table) for name, table in TABLES.items()}
+
+
+def test_a_package_that_a_plug_in_lacks_is_not_taken_for_the_plug_in(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "bad.py").write_text("import not_a_module")
+    with pytest.raises(ModuleNotFoundError, match="not_a_module"):
+        load_plugins([str(tmp_path / "bad.py")])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"Did you mean bad\.py"):
+        load_plugins(["bad"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "fault"),
+    [
+        ("OPERATIONS", lambda: lambda x, seed: x[..., :1], "image"),
+        ("OPERATIONS", lambda: lambda x, seed: x[None], "image"),
+        ("OPERATIONS", lambda: lambda x, seed: None, "image"),
+        ("OPERATIONS", lambda: None, "function"),
+        ("OPERATIONS", lambda *a: None, "name its arguments"),
+        (
+            "BATCH_OPERATIONS",
+            lambda: lambda x, other, seed: (x, x[:, 0, 0, 0]),
+            "one share",
+        ),
+        ("METRICS", lambda y, logits: y, "number for each image"),
+        ("METRICS", lambda y, logits: y[:, :1], "number for each image"),
+        ("METRICS", lambda y, logits: y[0, 0], "number for each image"),
+    ],
+)
+def test_what_a_plug_in_returns_is_tried_before_the_training(
+    recipe, tmp_path, kind, row, fault
+):
+    TABLES[kind]["tried"] = row
+    line = "" if kind == "METRICS" else "tried"
+    if kind == "OPERATIONS" and fault == "image":
+        # Of one channel, all channels are left.
+        recipe = dataclasses.replace(recipe, dataset="levels")
+        images = np.zeros((4, 8, 8, 3), "uint8")
+        TABLES["DATASETS"]["levels"] = lambda path, labels: IndexedImages(
+            "ab",
+            {"train": [0, 1, 0, 1], "test": [0, 1]},
+            lambda split, index: images[index],
+        )
+        recipe = dataclasses.replace(recipe, batch_size=4, eval_split=None)
+    changed = dataclasses.replace(recipe, augment=line)
+    with pytest.raises(ValueError, match=f"(?s)tried.*{fault}"):
+        prepare(changed, str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_data_set_of_a_plug_in_is_a_reader():
+    TABLES["DATASETS"]["nothing"] = lambda path, labels: None
+    with pytest.raises(ValueError, match="'nothing' must return a reader"):
+        open_dataset("nothing")
 
 
 def test_metrics_of_a_plug_in_have_other_names_than_those_there_are(run):
@@ -273,7 +331,7 @@ def test_an_unknown_field_of_train_is_named():
 
 
 def test_training_from_python_calls_callbacks_and_stops_when_they_ask(
-    recipe, tmp_path, without_xla
+    recipe, tmp_path, without_xla, capsys
 ):
     class Stop(keras.callbacks.Callback):
         epochs = 0
@@ -291,9 +349,11 @@ def test_training_from_python_calls_callbacks_and_stops_when_they_ask(
     assert stop.epochs == 2 and trainer.loop.step == 4
     assert "seen" in trainer.run.metrics_path.read_text()
     assert trainer.run.load_model().count_params()
-    # Called again, it goes on from there.
+    # Called again, it goes on from there, and says so.
+    capsys.readouterr()
     again = train(small, str(tmp_path / "run"))
     assert again.loop.step == 8
+    assert "A callback ended this run" in capsys.readouterr().out
 
 
 @pytest.mark.slow

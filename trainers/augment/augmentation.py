@@ -23,6 +23,7 @@ from keras_vit.preprocessing.description import (
 from keras_vit.preprocessing.model_inputs import RAW
 from trainers.augment.operations import (
     BATCH_OPS,
+    BUILT_IN,
     NORMALIZING,
     OPS,
     Crop,
@@ -184,6 +185,48 @@ def parse_augmentation(
         tuple(batch_operations),
         stated,
     )
+
+
+def try_operations(text: str, argument: str, channels: int):
+    """Call the operations of plug-ins once, with black images.
+
+    Args:
+        text: Operations separated by `|`.
+        argument: Name of the argument that contains `text`, for errors.
+        channels: Channels of the images.
+
+    Raises:
+        ValueError: If one does not return what an operation returns. What
+            it raises itself is not changed.
+    """
+    size, seed = (96, 64), tf.constant([1, 2])
+    images = tf.zeros((2, *size, channels))
+    for call in read_calls(text, argument):
+        if call.name in BUILT_IN:
+            continue
+        operation = call.make(OPS | BATCH_OPS, image_size=size)
+        if not callable(operation):
+            call.fail(
+                f"{call.name} must return a function. Received: {operation!r}"
+            )
+        if call.name in OPS:
+            found = operation(images[0], seed)
+            shape = tuple(getattr(found, "shape", ()))
+            if len(shape) != 3 or shape[-1] != channels:
+                call.fail(
+                    f"{call.name} must return an image (H, W, {channels}) for "
+                    f"one of the shape {(*size, channels)}. Received: "
+                    f"{shape or found!r}"
+                )
+            continue
+        mixed, share = operation(images, images, seed)
+        shapes = tuple(mixed.shape), tuple(tf.shape(share))
+        if shapes != (tuple(images.shape), ()):
+            call.fail(
+                f"{call.name} must return images of the shape "
+                f"{tuple(images.shape)} and one share, of the shape (). "
+                f"Received: shapes {shapes[0]} and {shapes[1]}"
+            )
 
 
 def line_of(settings: Preprocessing, image_size: tuple[int, int]) -> str:

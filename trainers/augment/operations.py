@@ -470,6 +470,8 @@ _IMAGE_OPS = {
 }
 OPS = dict(sorted(_IMAGE_OPS.items()))
 
-BATCH_OPS = MIXING
+BATCH_OPS = dict(MIXING)
+# Those that need not be tried: others come from plug-ins.
+BUILT_IN = frozenset({*OPS, *BATCH_OPS})
 # Operations that do not change images: the caller normalises them at the end.
 NORMALIZING = ("value_range", "normalize")

@@ -125,6 +125,13 @@ class Call:
         except ValueError as error:
             self.fail(str(error))
         known = inspect.signature(factory, eval_str=True).parameters
+        if any(
+            p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in known.values()
+        ):
+            self.fail(
+                f"{self.name} must name its arguments. Received: "
+                f"{self.name}{inspect.signature(factory)}"
+            )
         signature = inspect.Signature(
             [p for p in known.values() if p.kind is not p.KEYWORD_ONLY]
         )

@@ -356,7 +356,13 @@ def _open_reader(name, data_dir, labels):
     if kind in FILE_LISTS:
         return number_classes(FILE_LISTS[kind].list_files(path, labels))
     if kind in READERS:
-        return READERS[kind](path, labels)
+        reader = READERS[kind](path, labels)
+        if not hasattr(reader, "splits"):
+            raise ValueError(
+                f"DATASETS: {kind!r} must return a reader, such as "
+                f"IndexedImages. Received: {reader!r}"
+            )
+        return reader
     try:
         return open_tfds(name, data_dir, labels)
     except ValueError as error:

@@ -10,6 +10,7 @@ import io
 import itertools
 import math
 import os
+import re
 import unicodedata
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -203,6 +204,9 @@ def describe_fault(encoded: bytes, error: Exception) -> str:
         return "the file is cut off"
     if "exceeds limit" in text:
         return "too many pixels"
+    reason = re.fullmatch(r"Not an image that can be read: .*? \((.+)\)", text)
+    if reason and "`" in reason[1]:  # It names a flag.
+        return reason[1]
     if "identify" in text or "Not an image" in text:
         return "not an image"
     return text or type(error).__name__

@@ -50,13 +50,12 @@ from trainers.paths import (
     write_csv_file,
     written_together,
 )
-from trainers.plugins import METRICS
 from trainers.training.model_card import (
     entries_of_model,
     read_notes,
     write_card,
 )
-from trainers.training.objectives import MeanOverImages
+from trainers.training.objectives import MeanOverImages, make_metrics
 from trainers.training.run_folder import (
     NamedModel,
     RunFolder,
@@ -278,12 +277,7 @@ class Results:
     tally: Tally | LabelTally
     telling: TellingImages | TellingLabels
     examples: Examples
-    sums: dict[MeanOverImages, np.ndarray] = dataclasses.field(
-        default_factory=lambda: {
-            MeanOverImages(*row): np.zeros(MeanOverImages.size)
-            for row in METRICS.items()
-        }
-    )
+    sums: dict[MeanOverImages, np.ndarray]
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of plug-ins, by name."""
@@ -330,15 +324,18 @@ def start_results(
         known: Tells known images, of a calibrated model.
     """
     others, names = other.predictions if other else {}, dataset.class_names
+    metrics = make_metrics(len(names))
+    sums = {metric: np.zeros(metric.size) for metric in metrics}
     if not dataset.has_several_labels:
         tally = Tally(names, source.activation, known)
-        return Results(tally, TellingImages(others, known), Examples([]))
+        telling = TellingImages(others, known)
+        return Results(tally, telling, Examples([]), sums)
     thresholds = source.thresholds
     if thresholds is not None:
         thresholds = np.asarray(thresholds)[dataset.logit_columns].tolist()
     tally = LabelTally(names, thresholds)
     telling = TellingLabels(tally.thresholds, others)
-    return Results(tally, telling, LabelExamples([], tally.thresholds))
+    return Results(tally, telling, LabelExamples([], tally.thresholds), sums)
 
 
 def write_results(

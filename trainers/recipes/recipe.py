@@ -205,7 +205,8 @@ class Recipe:
         None,
         "The numbers that are black and white in image files of more than 8 "
         "bits, such as 0,4095 for those of 12 bits. Default: that of the "
-        "model of `init_from`, or 0,65535 for 16 bits.",
+        "model of `init_from`, or 0,65535 for PNG and TIFF of 16 bits; others "
+        "need it.",
     )
     image_size: int = option(
         224,

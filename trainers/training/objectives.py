@@ -69,7 +69,9 @@ def make_loss(
             "loss": lambda y, logits: per_image(smooth(y), logits, weights),
             "eval_loss": plain,
             "hits": are_all_right,
-            "figures": with_metrics(MeanAveragePrecision(num_classes)),
+            "figures": with_metrics(
+                MeanAveragePrecision(num_classes), num_classes
+            ),
         }
     class_weights = balance_classes(dataset) if is_balanced else None
 
@@ -83,7 +85,7 @@ def make_loss(
         "loss": loss,
         "eval_loss": plain,
         "hits": is_best_class,
-        "figures": with_metrics(BalancedAccuracy(num_classes)),
+        "figures": with_metrics(BalancedAccuracy(num_classes), num_classes),
     }
 
 
@@ -116,10 +118,28 @@ class Figures:
         }
 
 
-def with_metrics(figure) -> Figures:
-    """Return a figure with the metrics of plug-ins."""
-    rows = METRICS.items()
-    return Figures((figure, *(MeanOverImages(*row) for row in rows)))
+def with_metrics(figure, num_classes: int) -> Figures:
+    """Return a figure with the metrics of plug-ins, see `make_metrics`."""
+    return Figures((figure, *make_metrics(num_classes)))
+
+
+def make_metrics(num_classes: int) -> list["MeanOverImages"]:
+    """Return the metrics of plug-ins.
+
+    Raises:
+        ValueError: If one does not return a number for each image.
+    """
+    count = num_classes + 1  # A wrong axis has another length.
+    labels = ops.one_hot(ops.arange(count) % num_classes, num_classes)
+    for name, function in METRICS.items():
+        shape = tuple(ops.shape(function(labels, ops.zeros_like(labels))))
+        if shape != (count,):
+            raise ValueError(
+                f"METRICS: {name!r} must return a number for each image, of "
+                f"the shape ({count},) for labels of the shape "
+                f"{(count, num_classes)}. Received: shape={shape}"
+            )
+    return [MeanOverImages(*row) for row in METRICS.items()]
 
 
 @dataclasses.dataclass(frozen=True)

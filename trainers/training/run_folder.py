@@ -528,17 +528,23 @@ class RunFolder:
                 "`run_dir` must be the folder of a run, with a recipe.json "
                 f"in it. Received: run_dir={str(self.folder)!r}"
             )
+        hints = []
 
         def parse(text):
             content = parse_object(text)
-            try:
-                return take(content)
-            except ValueError as error:
-                hint = explain_plugins(content)
-                raise ValueError(f"{error}{hint and '; '}{hint}") from None
+            hints.append(explain_plugins(content))
+            return take(content)
 
         remedy = "correct it or choose another folder"
-        return read_written(self.recipe_path, parse, remedy)
+        try:
+            return read_written(self.recipe_path, parse, remedy)
+        except ContentError as error:
+            if not any(hints):
+                raise
+            raise ValueError(
+                f"`plugins` must be those of the run: {hints[0]}. Received: "
+                f"plugins={','.join(LOADED)!r} ({error})"
+            ) from None
 
 
 def explain_plugins(content: Mapping) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 import keras
 
 from keras_vit.progress import scale
+from trainers.augment.augmentation import try_operations
 from trainers.data import batches
 from trainers.data.datasets import ImageDataset, open_dataset
 from trainers.data.decoding import BadExamples
@@ -130,6 +131,8 @@ def prepare(
         recipe = _normalize(recipe, started, dataset.channels)
         dataset = dataset.with_pixels(recipe.pixel_options)
         recipe = fit_to_labels(recipe, dataset, chosen, started)
+        for name in ("augment", "eval_preprocess"):
+            try_operations(getattr(recipe, name), name, dataset.channels)
         if chosen:
             engine.check_agreement("recipe", _shared_fields(recipe))
         steps_per_epoch, total_steps = count_steps(recipe, dataset)
@@ -453,6 +456,14 @@ class Trainer:
     def stopped_early(self) -> bool:
         """Whether training ended before its last update."""
         return self.is_over and self.loop.step < self.total_steps
+
+    @property
+    def was_ended(self) -> bool:
+        """Whether a callback has ended the run at this update."""
+        step = self.loop.step
+        if self.is_over or not step or not self.run.recipe_path.exists():
+            return False
+        return self.run.finished_step == step
 
     @property
     def is_finished(self) -> bool:

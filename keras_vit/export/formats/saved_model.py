@@ -368,10 +368,9 @@ def make_questions(
     mean, deviation = map(np.float32, settings.mean_and_deviation)
     seen = (pixels / np.float32(255) - mean) / deviation
     yield Question(pixels, request.answer(model, seen), "serve_uint8")
-    files = encode_larger(pixels)
     of_files = None if in_16_bits else OF_RESIZED
-    seen = None
     if "serve_bytes" in endpoints:
+        files = encode_larger(pixels)
         seen = np.stack([read(content) for content in files])
         outputs = rank(request, request.answer(model, seen))
         yield Question(files, outputs, "serve_bytes", of_files)

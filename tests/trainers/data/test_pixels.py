@@ -204,6 +204,16 @@ def test_a_run_reads_its_files_alike_everywhere(cells, tmp_path, without_xla):
     for row, each in zip(rows, want):
         found = dict(row.classes)
         assert found["cell"] == pytest.approx(each[0], abs=1e-5)
+    tf.config.run_functions_eagerly(False)
+    report = export_source(
+        source,
+        dataset,
+        formats=["saved_model"],
+        export_dir=tmp_path / "export",
+        num_images=4,
+        threads=(),
+    )
+    assert "| ok |" in str(report)
     named, again = open_source(
         model=str(source.model_path), dataset=f"folder:{cells}"
     )
@@ -270,6 +280,8 @@ def test_an_inspection_proposes_the_range(cells):
     levels = [np.load(path) for path in cells.rglob("*.npy")]
     low, high = min(x.min() for x in levels), max(x.max() for x in levels)
     assert f"from {low} to {high}" in found.text
+    faults = {x.fault for x in inspect_images(dataset)}
+    assert len(faults) == 1 and "pixel_range" in faults.pop()
     ready = dataset.with_pixels(PixelOptions(5, TWELVE))
     images = inspect_images(ready)
     assert not [x for x in images if x.fault]
