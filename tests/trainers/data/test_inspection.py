@@ -284,7 +284,11 @@ def test_copies_are_told_by_where_they_are(changes, level, text, is_exact):
         ("x.jpg", {"size": (31, 400)}, "less than 32"),
         ("x.png", {}, "ending"),
         ("x.jpg", {"kind": "JPEG CMYK"}, "CMYK"),
-        ("x.png", {"levels": (0.0, 65535.0)}, "more than 8 bits"),
+        (
+            "x.png",
+            {"kind": "PNG I;16", "levels": (0.0, 65535.0)},
+            "more than 8 bits",
+        ),
         ("x.png", {"kind": "PNG P", "is_transparent": True}, "transparent"),
         ("x.gif", {"kind": "GIF P", "num_frames": 3}, "frames"),
         ("x.jpg", {"look": None}, "no contrast"),
