@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
-from keras_vit import FlexibleVisionTransformer
+from keras_vit import FlexibleVisionTransformer, __version__
 from keras_vit.export import (
     FORMATS,
     DisagreementError,
@@ -241,7 +241,7 @@ def test_labels_and_preprocessing_are_read_back(format, bundle, thresholds):
     assert read_class_names(path) == NAMES
     assert read_description(path) == {
         "format": "keras_vit 1",
-        "version": "0.1.0",
+        "version": __version__,
         "name": "pets",
         "input": {
             "height": 32,

@@ -75,7 +75,7 @@ def test_other_files_are_refused(run, digits, tmp_path):
     other.write_text("")
     for path, fault in (
         (part, "part.keras cannot be read: it is not a complete"),
-        (other, r"\.npz, .*\.h5, .* in \.keras"),
+        (other, r"\.npz, .*\.msgpack, .* in \.keras"),
     ):
         recipe = dataclasses.replace(run.load_recipe(), init_from=str(path))
         with pytest.raises(ValueError, match=fault):
