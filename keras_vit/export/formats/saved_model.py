@@ -115,8 +115,16 @@ def write(request: ExportRequest, folder: pathlib.Path) -> list[Written]:
         )
     tolerance = IN_16_BITS if in_16_bits else FLOAT32
     warnings = tuple(f"serve_bytes cannot read {text}" for text in warnings)
-    written = Written(folder, "saved_model", loaded, questions, tolerance)
-    return [written._replace(warnings=warnings)]
+    return [
+        Written(
+            folder,
+            "saved_model",
+            loaded,
+            questions,
+            tolerance,
+            warnings=warnings,
+        )
+    ]
 
 
 def load(

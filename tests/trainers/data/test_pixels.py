@@ -24,6 +24,18 @@ from trainers.recipes.recipe import Recipe
 from trainers.training.trainer import prepare
 
 TWELVE = (0.0, 4095.0)
+# Fields of the recipes of this file.
+TINY = {
+    "model": "Ti/16",
+    "patch_size": 4,
+    "image_size": 8,
+    "depth": 1,
+    "width": 8,
+    "mlp_dim": 8,
+    "num_heads": 1,
+    "batch_size": 8,
+    "peak_tflops": 1.0,
+}
 
 
 def scaled(array, low, high):
@@ -170,18 +182,10 @@ def test_a_run_reads_its_files_alike_everywhere(cells, tmp_path, without_xla):
         dataset=f"folder:{cells}",
         channels=5,
         pixel_range="0,4095",
-        model="Ti/16",
-        patch_size=4,
-        image_size=8,
-        depth=1,
-        width=8,
-        mlp_dim=8,
-        num_heads=1,
-        batch_size=8,
         total_steps=6,
         learning_rate=0.01,
         augment="inception_crop|flip_lr",
-        peak_tflops=1.0,
+        **TINY,
     )
     trainer = prepare(recipe, str(tmp_path / "run"))
     trainer.train()
@@ -234,16 +238,8 @@ def test_a_server_of_a_model_scales_as_it_was_trained(
     recipe = Recipe(
         dataset=f"folder:{tmp_path}/photos",
         pixel_range="0,4095",
-        model="Ti/16",
-        patch_size=4,
-        image_size=8,
-        depth=1,
-        width=8,
-        mlp_dim=8,
-        num_heads=1,
-        batch_size=8,
         total_steps=2,
-        peak_tflops=1.0,
+        **TINY,
     )
     prepare(recipe, str(tmp_path / "run")).train()
     source, dataset = open_source(str(tmp_path / "run"))
