@@ -196,12 +196,12 @@ def test_what_is_wrong_with_a_plug_in_is_said(tmp_path, text, fault):
 def test_a_package_that_a_plug_in_lacks_is_not_taken_for_the_plug_in(
     tmp_path, monkeypatch
 ):
-    (tmp_path / "bad.py").write_text("import not_a_module")
+    (tmp_path / "lacking.py").write_text("import not_a_module")
     with pytest.raises(ModuleNotFoundError, match="not_a_module"):
-        load_plugins([str(tmp_path / "bad.py")])
+        load_plugins([str(tmp_path / "lacking.py")])
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"Did you mean bad\.py"):
-        load_plugins(["bad"])
+    with pytest.raises(ValueError, match=r"Did you mean lacking\.py"):
+        load_plugins(["lacking"])
 
 
 @pytest.mark.parametrize(
