@@ -38,6 +38,7 @@ def run(words, environment, cwd=".", **options):
         (["keras_vit.serve", "d", "--max_pixels=0"], 2, "--max_pixels"),
         (["keras_vit.inspect_checkpoint", "--help"], 0, "--brief"),
         (["trainers.train", "--help"], 0, "--label_smoothing"),
+        (["trainers.train", "--help", "--recipe=no.json"], 1, "'no.json'"),
         (["trainers.train", "--epohcs=3"], 1, "Did you mean 'epochs'?\n"),
         (["trainers.train", "--epochs=ten"], 1, "epochs=ten"),
         (["trainers.train", "--epochs"], 1, "epochs"),

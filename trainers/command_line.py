@@ -38,7 +38,10 @@ def begin(module: str):
     if {"-h", "-help", "--help", "--helpshort", "--helpfull"} & {*words}:
         if "recipe" in flags.FLAGS:
             given = [x for x in words if x.startswith("--recipe=")]
-            show_values("".join(given).partition("=")[2])
+            try:
+                show_values("".join(given).partition("=")[2])
+            except ValueError as error:  # There is no such file.
+                sys.exit(f"Error: {error}")
         print_help(inspect.cleandoc(sys.modules["__main__"].__doc__))
         sys.exit()
     parse_flags(sys.argv)

@@ -5,6 +5,7 @@ METRICS, with rows of its own. Installed packages name theirs as entry points
 of the group GROUP; others are named by the flag --plugins.
 """
 
+import difflib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -40,8 +41,9 @@ def load(names: Sequence[str], tables: Mapping[str, dict | list]):
         tables: The tables to add their rows to, by the name in a plug-in.
 
     Raises:
-        ValueError: If there is no such module, it has none of the tables, or a
-            row has a name that exists already.
+        ValueError: If there is no such module, it has none of the tables or
+            one whose name is misspelled, or a row has a name that exists.
+        RuntimeError: If the code of the module fails.
     """
     for name, point in entry_points().items():
         if name not in LOADED:
@@ -77,6 +79,8 @@ def _import(name):
             "`plugins` must be modules that Python can import, or .py files. "
             f"Received: plugins={name!r} ({error}){hint}"
         ) from None
+    except Exception as error:
+        raise RuntimeError(f"the plug-in {name!r} failed") from error
 
 
 def _add_rows(name: str, module: ModuleType, tables):
@@ -86,6 +90,14 @@ def _add_rows(name: str, module: ModuleType, tables):
             f"`plugins` must define any of {', '.join(tables)}. "
             f"Received: plugins={name!r}, which defines none of them"
         )
+    for key in vars(module).keys() - tables.keys():
+        # OPTIONS is no misspelt OPERATIONS, METRIC is.
+        close = difflib.get_close_matches(key, tables, 1, 0.85)
+        if close and isinstance(getattr(module, key), dict | list):
+            raise ValueError(
+                f"`plugins`: {key} of {name!r} is no table. Did you mean "
+                f"{close[0]}?"
+            )
     for key, rows in found.items():
         kind = type(tables[key])
         if not isinstance(rows, kind):

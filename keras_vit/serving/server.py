@@ -521,16 +521,10 @@ def tiff_to_png(
         pixel_range: See `LoadedModel`.
 
     Raises:
-        ServingError: If the file is damaged, or has more than 8 bits a number
-            and the model no range.
+        ServingError: If `read_image` refuses the file.
     """
     file, png = io.BytesIO(content), io.BytesIO()
     file.name = "a TIFF file"
-    with Image.open(file, formats=["TIFF"]) as image:
-        bits = max(image.tag_v2.get(TiffImagePlugin.BITSPERSAMPLE, (1,)))
-    if bits > 8 and pixel_range is None:  # Its white is not known.
-        raise invalid(f"TIFF files of {bits} bits are not read; send PNG")
-    file.seek(0)
     try:
         pixels = read_image(file, channels, pixel_range=pixel_range)
     except ValueError as error:

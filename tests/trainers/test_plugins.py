@@ -100,12 +100,13 @@ def trainer(plugin, tmp_path, without_xla):
     return train("levels", str(tmp_path / "run"), plugins=[plugin])
 
 
-def test_everything_of_a_plug_in_is_used(trainer, plugin):
+def test_everything_of_a_plug_in_is_used(trainer, plugin, capsys):
     """The metric of training and of `evaluate` is that of NumPy."""
     rows = trainer.run.metrics_path.read_text().splitlines()
     names = rows[0].split(",")
     last = dict(zip(names, rows[-1].split(",")))
     assert len(rows) == 3 and last["of_plugin"] == "7"
+    assert f"val_margin {float(last['val_margin']):.4g}" in capsys.readouterr()[0]
     logits, classes = [], []
     for _, outputs, labels, *_ in predict_dataset(
         trainer.run.load_model(), trainer.dataset
@@ -181,6 +182,7 @@ def test_installed_plug_ins_are_loaded_once(monkeypatch):
         ("OPERATIONS = {'mine': 1}", "must be functions"),
         ("METRICS = {'balanced_accuracy': print}", "new names"),
         ("CALLBACKS = [3]", "CALLBACKS.*must be functions"),
+        ("RECIPES = {}; METRIC = {'a': print}", "METRIC.*Did you mean"),
     ],
 )
 def test_what_is_wrong_with_a_plug_in_is_said(tmp_path, text, fault):
@@ -202,6 +204,14 @@ def test_a_package_that_a_plug_in_lacks_is_not_taken_for_the_plug_in(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"Did you mean lacking\.py"):
         load_plugins(["lacking"])
+
+
+def test_an_error_in_the_code_of_a_plug_in_is_its_own(tmp_path):
+    """Not one line of a user's mistake, but a traceback that leads there."""
+    (tmp_path / "failing.py").write_text("int('x')")
+    with pytest.raises(RuntimeError, match="failing") as caught:
+        load_plugins([str(tmp_path / "failing.py")])
+    assert isinstance(caught.value.__cause__, ValueError)
 
 
 @pytest.mark.parametrize(

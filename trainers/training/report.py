@@ -17,6 +17,7 @@ from keras_vit.progress import (
     draw_line,
     format_seconds,
 )
+from trainers import plugins
 from trainers.paths import as_path, read_written, write_atomically
 
 # Share of the time spent waiting for images that causes a warning.
@@ -151,9 +152,10 @@ class Progress(keras.callbacks.Callback):
             left = pace * (self.total_steps - step)
             parts.append(f"{format_seconds(left)} left")
         shown = {**logs, **self._rates()}
+        of_plugins = {f"val_{x}": f"val_{x} {{:.4g}}" for x in plugins.METRICS}
         return parts + [
             template.format(shown[name])
-            for name, template in SHOWN.items()
+            for name, template in (SHOWN | of_plugins).items()
             if name in shown
         ]
 
