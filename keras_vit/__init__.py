@@ -161,22 +161,31 @@ def _register_classes():
 
 
 class _AfterKeras:
-    """Registers our classes right after Keras, which then can load models."""
+    """Registers our classes right after Keras, which then can load models.
+
+    If it is one of ours that imports Keras, right after that one.
+    """
+
+    names = ("keras", *(f"{__name__}.{name}" for name in _NEED_KERAS))
+    depth = 0  # Imports of `names` that have begun, one within another.
 
     def find_spec(self, name, path=None, target=None):
-        if name != "keras":
+        if name not in self.names:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        others = (x for x in sys.meta_path if x is not self)
+        found = (other.find_spec(name, path, target) for other in others)
+        spec = next(filter(None, found), None)
         if spec and spec.loader:
             exec_module = spec.loader.exec_module
 
             def exec_both(module):
-                exec_module(module)
-                # Unless it is one of ours that is importing Keras.
-                if not any(
-                    f"{__name__}.{n}" in sys.modules for n in _NEED_KERAS
-                ):
+                self.depth += 1
+                try:
+                    exec_module(module)
+                finally:
+                    self.depth -= 1
+                if self.depth == 0 and self in sys.meta_path:
+                    sys.meta_path.remove(self)
                     _register_classes()
 
             spec.loader.exec_module = exec_both

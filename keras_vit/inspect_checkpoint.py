@@ -52,6 +52,8 @@ def describe_checkpoint(found: Found, show_names: bool = True) -> str:
         or getattr(config, field.name) != field.default
         and field.name != "preprocessing"
     ]
+    if found.notes:
+        lines += ["", *(f"note           {note}" for note in found.notes)]
     if show_names:
         rows = _name_rows(found)
         widths = [max(map(len, column)) for column in zip(*rows)]

@@ -222,7 +222,7 @@ def define_worker_flags():
 
 
 def define_train_flags():
-    """Define the flags of the recipe and the others."""
+    """Define the flags of trainers.train."""
     define_recipe_flags()
     flags.DEFINE_string(
         "run_dir",
@@ -241,7 +241,7 @@ def define_train_flags():
 
 
 def define_sweep_flags():
-    """Define the flags of the recipe and the others."""
+    """Define the flags of trainers.sweep."""
     define_recipe_flags()
     flags.DEFINE_list(
         "learning_rates",
@@ -289,7 +289,7 @@ def define_vtab_flags():
 
 
 def define_evaluate_flags():
-    """Define the flags of this command."""
+    """Define the flags of trainers.evaluate."""
     define_evaluation_flags()
     flags.DEFINE_string(
         "compare",
@@ -301,7 +301,7 @@ def define_evaluate_flags():
 
 
 def define_probe_flags():
-    """Define the flags of this command."""
+    """Define the flags of trainers.probe."""
     define_evaluation_flags()
     flags.DEFINE_list(
         "probes", list(PROBES), f"Comma-separated, of {', '.join(PROBES)}."
@@ -328,7 +328,7 @@ def define_probe_flags():
 
 
 def define_calibrate_flags():
-    """Define the flags of this command."""
+    """Define the flags of trainers.calibrate."""
     flags.DEFINE_string("run_dir", None, "Folder of the run.", required=True)
     flags.DEFINE_string("dataset", None, "Data set. Default: that of the run.")
     flags.DEFINE_string(
@@ -380,7 +380,7 @@ def define_calibrate_flags():
 
 
 def define_predict_flags():
-    """Define the flags of this command."""
+    """Define the flags of trainers.predict."""
     flags.DEFINE_string("run_dir", None, "Folder of the run.")
     flags.DEFINE_string(
         "model",
@@ -409,7 +409,7 @@ def define_predict_flags():
 
 
 def define_inspect_flags():
-    """Define the flags of this command."""
+    """Define the flags of trainers.inspect."""
     flags.DEFINE_string("run_dir", None, "Folder of the run.", required=True)
     flags.DEFINE_string(
         "out",
@@ -438,7 +438,7 @@ def define_inspect_flags():
 
 
 def define_inspect_data_flags():
-    """Define the flags of this command."""
+    """Define the flags of trainers.inspect_data."""
     flags.DEFINE_string(
         "dataset", None, "The data set, if it is not named without a flag."
     )
@@ -461,7 +461,7 @@ def define_inspect_data_flags():
 
 
 def define_serve_check_flags():
-    """Define the flags of this command."""
+    """Define the flags of trainers.serve_check."""
     flags.DEFINE_string("url", None, "REST interface, http://HOST:8501.")
     flags.DEFINE_string("grpc", None, "gRPC interface, HOST:8500.")
     flags.DEFINE_string(
@@ -489,7 +489,7 @@ def define_serve_check_flags():
 
 
 def define_export_flags():
-    """Define the flags of this command."""
+    """Define the flags of trainers.export_model."""
     define_source_flags()
     define_patch_size_flag()
     define_destination_flags()

@@ -187,6 +187,7 @@ def user_errors(*more: type[Exception]):
         ValueError,
         OSError,
         CheckpointError,
+        MemoryError,
         tf.errors.ResourceExhaustedError,
         *more,
     ) as error:
@@ -196,9 +197,10 @@ def user_errors(*more: type[Exception]):
 
 def explain(error: Exception) -> str:
     """Return the message of an error, without the words of the libraries."""
-    if isinstance(error, tf.errors.ResourceExhaustedError):
-        text = describe_error(error)
-        if not text.startswith("OOM"):  # The disk is full.
+    if isinstance(error, MemoryError | tf.errors.ResourceExhaustedError):
+        is_of_python = isinstance(error, MemoryError)
+        text = str(error) if is_of_python else describe_error(error)
+        if not (is_of_python or text.startswith("OOM")):  # The disk is full.
             return text
         return (
             f"there is not enough memory: {text.partition(' on /job')[0]}. "
@@ -328,6 +330,7 @@ EXIT_CODES = {
     DataError: 1,
     ContentError: 1,
     OSError: 1,  # A folder that cannot be written, a disk that is full.
+    MemoryError: 1,
     tf.errors.ResourceExhaustedError: 1,  # Of memory.
     WorkerLostError: WorkerLostError.exit_code,
     Interrupted: 75,

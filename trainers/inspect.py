@@ -25,6 +25,7 @@ from keras_vit.analysis.gallery import (
     write_gallery,
 )
 from keras_vit.inspect import open_subject as open_file
+from keras_vit.model_files import RUN_MODEL, is_run
 from keras_vit.models import VisionTransformer
 from trainers.augment.augmentation import line_of
 from trainers.commands import open_source, run_main, stop_at_once, user_errors
@@ -35,7 +36,7 @@ from trainers.data.readers.image_files import ImageFiles
 from trainers.data.readers.image_paths import printable
 from trainers.evaluation.predictions import check_classifier, load_image
 from trainers.models.initial_model import is_run_folder
-from trainers.paths import as_path, check_writable
+from trainers.paths import as_path
 from trainers.training.run_folder import RunFolder
 
 FLAGS = flags.FLAGS
@@ -78,13 +79,14 @@ def inspect_run(
         )
     out_dir = out_dir or str(as_path(run_dir) / "inspection")
     check_inputs(paths, out_dir)
-    check_writable(as_path(out_dir), "out")
-    sources = [run_dir, compare][: 1 + bool(compare)]
-    subjects = [open_run(run_dir)]
+    if compare and os.path.basename(compare) == RUN_MODEL:
+        folder = os.path.dirname(compare) or "."
+        compare = folder if is_run(folder) else compare
+    sources, subjects = [run_dir], [open_run(run_dir)]
     if compare:
-        subjects.append(
-            (open_run if is_run_folder(compare) else open_file)(compare)
-        )
+        open_other = open_run if is_run_folder(compare) else open_file
+        sources.append(compare)
+        subjects.append(open_other(compare))
     subjects = name_apart(subjects, sources)
     if paths:
         images = [load_images(subject, paths) for subject in subjects]
@@ -121,11 +123,11 @@ def open_run(run_dir: str) -> Subject:
             f"Received: {type(model).__name__}"
         )
     shape = model.input_shape[1:]
-    choices = run.preprocess, run.pixel_range
+    preprocess, pixel_range = run.preprocess, run.pixel_range
     return Subject(
         run.name,
         model,
-        lambda path: load_image(path, shape, *choices),
+        lambda path: load_image(path, shape, preprocess, pixel_range),
         run.load_class_names(),
         run.activation,
         run.load_recipe().normalization,
@@ -161,13 +163,16 @@ def first_test_images(
             f"None of the first {count} test images of {dataset.name!r} can be "
             "read."
         )
-    classes = np.argmax(labels.numpy(), axis=-1)
-    names = []
+    labels, names = labels.numpy(), []
     for i in real:
         name = f"test image {i + 1}"
         if isinstance(dataset.reader, ImageFiles):
             name = os.path.basename(printable(files[i].numpy()))
-        names.append(f"{name}: {dataset.class_names[classes[i]]}")
+        # Of several labels, one that is not known is NaN.
+        classes = [
+            dataset.class_names[j] for j in np.flatnonzero(labels[i] == 1)
+        ]
+        names.append(f"{name}: {', '.join(classes) or 'no label'}")
     return NamedImages(images.numpy()[real], names)
 
 

@@ -76,8 +76,8 @@ MOST_CHECKED = 1000  # Images before the training; more take minutes.
 def main(arguments):
     """Run the command."""
     with before_training(arguments):
-        trainer = start(
-            choose_recipe(),
+        trainer = prepare_and_check(
+            recipe_of_command(),
             FLAGS.run_dir,
             worker_config_from_flags(),
             FLAGS.force,
@@ -141,20 +141,22 @@ def train(
         chosen = ChosenRecipe("recipe", fields, recipe)
     else:
         chosen = recipe_flags.choose_recipe(recipe, fields)
-    trainer = start(chosen, run_dir, config, force)
-    trainer = dataclasses.replace(trainer, callbacks=tuple(callbacks))
+    trainer = prepare_and_check(
+        chosen, run_dir, config, force, callbacks=callbacks
+    )
     first_step, start_time = trainer.loop.step, time.perf_counter()
     trainer.train(choose_thresholds)
     print_end(trainer, first_step, time.perf_counter() - start_time)
     return trainer
 
 
-def start(
+def prepare_and_check(
     chosen: ChosenRecipe,
     run_dir: str | None,
     config: WorkerConfig,
     force: bool,
     is_dry_run: bool = False,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> Trainer:
     """Return a trainer whose data were checked, and print what it trains.
 
@@ -164,9 +166,12 @@ def start(
         config: See `prepare`.
         force: See there.
         is_dry_run: Whether nothing will be trained.
+        callbacks: See `Trainer`.
     """
     run_dir = run_dir or f"saved_models/{chosen.name}"
-    trainer = prepare(chosen.recipe, run_dir, config, force, chosen)
+    trainer = prepare(
+        chosen.recipe, run_dir, config, force, chosen, callbacks=callbacks
+    )
     if trainer.is_writer:
         print_start(trainer, chosen, is_dry_run)
         check_images(trainer)
@@ -191,7 +196,7 @@ def print_end(trainer: Trainer, first_step: int, seconds: float):
         print_results(trainer, seconds if first_step == 0 else None)
 
 
-def choose_recipe() -> ChosenRecipe:
+def recipe_of_command() -> ChosenRecipe:
     """Return the recipe of the command line.
 
     Raises:

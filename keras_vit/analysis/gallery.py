@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -75,8 +76,12 @@ def check_inputs(paths: Sequence[str], out_dir: str | os.PathLike):
     place = local_folder(out_dir).absolute()
     while not place.exists():
         place = place.parent
-    if not place.is_dir() or not os.access(place, os.W_OK):
-        raise OSError(f"--out must be a folder to write to, not {out_dir}.")
+    try:
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError:
+        raise OSError(
+            f"--out must be a folder to write to, not {out_dir}."
+        ) from None
 
 
 def local_folder(out_dir: str | os.PathLike) -> pathlib.Path:

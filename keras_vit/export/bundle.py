@@ -209,6 +209,13 @@ def export_model(
     paths = {key: export_dir / key / name / str(version) for key in keys}
     request = ExportRequest(model, images, options, name)
 
+    has_latency = any(FORMATS[key].has_latency for key in formats)
+    fixed = {
+        "tflite": options.tflite_batch_size,
+        "onnx": options.onnx_batch_size,
+    }
+    batch_size = next((fixed[x] for x in formats if fixed.get(x)), 1)
+
     def say(text):
         if verbose:
             print(text, file=sys.stderr, flush=True)
@@ -216,7 +223,8 @@ def export_model(
     with (
         naming_a_full_disk(export_dir),
         published_together(paths.values()) as drafts,
-        started(threads) as processes,  # They import while others write.
+        # They import while others write.
+        started(threads if has_latency else ()) as processes,
     ):
         drafts = dict(zip(keys, drafts))
         agreements, latencies, timed = [], [], {}
@@ -235,7 +243,7 @@ def export_model(
             latencies = measure_latency(
                 model,
                 timed,
-                batch_size=options.tflite_batch_size or 1,
+                batch_size=batch_size,
                 processes=processes,
             )
         report = ExportReport(

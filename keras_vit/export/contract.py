@@ -627,7 +627,8 @@ class Format(NamedTuple):
             latency, a number of threads and a batch size. Returns `Loaded`.
         read: Takes the path of a file. Returns its description, see
             `ExportRequest.describe`, or None if it has none.
-        has_latency: Whether its runtime is part of Python.
+        in_float32: Whether it writes a model of mixed precision in float32.
+        has_latency: Whether it can be timed here.
         entry: A file that each folder contains, if it writes a folder.
         readers: Modules that `read` needs.
         packages: Modules that must be installed.
@@ -641,6 +642,7 @@ class Format(NamedTuple):
     suffix: str
     load: Callable[..., Loaded]
     read: Callable[[str], dict | None]
+    in_float32: bool = True
     has_latency: bool = True
     entry: str = ""
     readers: tuple[str, ...] = ()
@@ -701,7 +703,8 @@ def write_and_compare(
                     agreement, faults=(*agreement.faults, *faults)
                 )
             parts[question.about or question.signature] = agreement
-        uses_float32 = "float32_model" in vars(request)  # It was made.
+        # Another format may have made it.
+        uses_float32 = row.in_float32 and "float32_model" in vars(request)
         [agreement, *others] = parts.values()
         if others:
             agreement = join(parts)

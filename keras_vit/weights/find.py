@@ -132,10 +132,10 @@ def find(file: File, known: Known = NOTHING_KNOWN) -> Found:
         places,
         config,
         parts,
-        rows,
-        tuple(dict.fromkeys(ignored)),
-        tuple(shapes.notes),
-        settings,
+        num_prefix_rows=rows,
+        ignored=tuple(dict.fromkeys(ignored)),
+        notes=tuple(shapes.notes),
+        preprocessing=settings,
     )
 
 

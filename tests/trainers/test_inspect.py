@@ -128,7 +128,11 @@ def test_a_second_model_reads_the_images_of_the_first_run(
     RunFolder(tmp_path / "other" / "first").load_model().save(file)
     inspect_run(run_dir, compare=other, num_images=2)
     inspect_run(run_dir, compare=file, num_images=2)
-    (subjects, (first, second), *_), (_, (again, plain), *_) = looks
+    inspect_run(run_dir, compare=f"{other}/model.keras", num_images=2)
+    (subjects, (first, second), *_), (_, (again, plain), *_), last = looks
+    # The file of a run is read as the run.
+    assert [subject.name for subject in last[0]] == [run_dir, other]
+    np.testing.assert_array_equal(last[1][1].pixels, second.pixels)
     assert [subject.name for subject in subjects] == [run_dir, other]
     np.testing.assert_allclose(second.pixels, (first.pixels + 1) / 2, atol=1e-6)
     np.testing.assert_array_equal(again.pixels, plain.pixels)
@@ -180,7 +184,7 @@ def test_what_does_not_fit_is_said_before_anything_runs(
         ({"compare": checkpoint}, "images of 3 channels"),
         ({"out_dir": a_file}, "a_file"),
         ({"out_dir": "gs://bucket/x"}, "`out` must be.*'gs://bucket/x'"),
-        ({"out_dir": "/proc/none"}, "`out` must be a folder that can be"),
+        ({"out_dir": "/proc/none"}, "--out must be a folder"),
     ):
         with pytest.raises((ValueError, OSError), match=words):
             inspect_run(**{"run_dir": run_dir, **arguments})

@@ -62,8 +62,6 @@ class Checkpoints:
                 checkpoints are kept.
         """
         is_writer, in_pieces = self.engine.is_writer, self.engine.in_pieces
-        if not (is_writer or in_pieces):
-            return
         whole = self.path(step)
         draft = f"{self.folder}/{DRAFT}{step:08d}"
         if self._is_remote:
@@ -83,12 +81,13 @@ class Checkpoints:
                 _remove(whole)
                 tf.io.gfile.rename(draft, whole)
 
-        for action, is_for_all in ((begin, False), (write, True), (end, False)):
+        steps = ((begin, False), (write, in_pieces), (end, False))
+        for action, is_for_all in steps:
             fault = None
             if is_writer or is_for_all:
                 fault = _try(action)
             # All have done it before one does the next, or all stop.
-            if in_pieces and self.engine.agree(bool(fault)):
+            if self.engine.agree(bool(fault)):
                 fault = fault or "another worker could not write its part"
             if fault:
                 if is_writer:

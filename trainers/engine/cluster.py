@@ -63,11 +63,29 @@ def find_addresses(config: WorkerConfig) -> tuple[list[str], int] | None:
     named = config.workers or os.environ.get("TF_CONFIG")
     if not named and "SLURM_PROCID" not in os.environ:
         return None
-    cluster = find_cluster(config)
+    return addresses_of(find_cluster(config))
+
+
+def addresses_of(cluster: resolvers.ClusterResolver) -> tuple[list[str], int]:
+    """Return the addresses of the processes that train, and the own number."""
     jobs = cluster.cluster_spec().as_dict()
     addresses = [*jobs.get("chief", []), *jobs.get("worker", [])]
     own = jobs[cluster.task_type][cluster.task_id]
     return addresses, addresses.index(own)
+
+
+def refuse_workers(config: WorkerConfig, strategy: str, fitting: list[str]):
+    """Raise the ValueError of a strategy for one process.
+
+    Args:
+        config: How the processes find each other.
+        strategy: The strategy.
+        fitting: Those for several processes.
+    """
+    raise ValueError(
+        f"`workers` needs `strategy={' or '.join(map(repr, fitting))}`. "
+        f"Received: strategy={strategy!r}, workers={config.workers!r}"
+    )
 
 
 def _from_addresses(config):

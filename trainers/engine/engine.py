@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_vit.errors import first_line, is_out_of_memory
 from keras_vit.tables import list_first
 from trainers.engine.rendezvous import WorkerLostError, find_lost, is_address
 
@@ -21,11 +22,12 @@ SECONDS_TO_LOOK = 1.0  # For lost workers.
 
 
 class Share(NamedTuple):
-    """The part of each batch that a process reads.
+    """The images of each batch that a process reads, and in what pieces.
 
     Args:
-        num_replicas: Number of replicas of all processes; a batch has as many
-            parts.
+        num_replicas: Into how many elements of the data set a batch is cut,
+            over all processes: the replicas on TensorFlow, the processes on
+            JAX, where an element is the whole share of a process.
         worker: Number of this process.
         num_workers: Number of processes.
     """
@@ -39,8 +41,8 @@ class Engine:
     """The devices and processes that train a model.
 
     Attributes:
-        num_replicas: Number of parts of a batch that are computed at the same
-            time; its size must be a multiple of it.
+        num_replicas: Number of devices, or groups of them, among which each
+            batch is divided; its size must be a multiple of it.
         num_processors: Number of processors that compute them. The logical
             CPUs of a machine count as one.
         index: Number of this process, from 0.
@@ -85,10 +87,12 @@ class Engine:
     def compile(self, update) -> Any:
         """Return an update that runs on the devices.
 
-        It has two methods: `train(iterator, count, first)` makes updates and
-        returns their number, the sums of loss, hits and weights (3,) and the
-        seconds spent waiting for input; it stops after a loss that is not
-        finite. `measure(iterator, count)` returns the sums over batches of
+        It has two methods. `train(iterator, count, first)` makes the updates
+        number `first`, `first + 1` and so on, counted from 0 at the start of
+        the run. It returns how many count, the sums of loss, hits and weights
+        (3,) and the seconds spent waiting for input. After a loss that is not
+        finite none counts, but an engine may have made the rest of the call.
+        `measure(iterator, count)` returns the sums over batches of
         `Update.measure`.
 
         Args:
@@ -187,12 +191,17 @@ class Engine:
     def name_lost_workers(self, when: Callable[[], str]) -> Iterator[None]:
         """Turn errors about a lost process into a WorkerLostError.
 
+        Those about full memory, which look like them, become a MemoryError.
+
         Args:
             when: Returns a description of the time, such as "after update 7".
         """
         try:
             yield
         except self.lost as error:
+            # JAX reports full memory and a lost process by one type.
+            if is_out_of_memory(error):
+                raise MemoryError(first_line(error)) from error
             if self.num_processes == 1:
                 raise
             lost, reason = self.find_lost(), type(error).__name__

@@ -1,9 +1,10 @@
 """The JAX engine: one compiled program trains on all devices.
 
-The state of a training is arrays that are split over the devices, or copied to
-them, as the strategy says; XLA adds the sums and the collection of pieces that
-this needs. Masks of dropout depend on the seed and the update alone, and batch
-normalization uses the statistics of the whole batch.
+`update.py` says what an update is. The state of a training is arrays that are
+split over the devices, or copied to them, as the strategy says; XLA adds the
+sums and the collection of pieces that this needs. Masks of dropout depend on
+the seed, the update and the part of the batch, not on the devices. Batch
+normalization uses the statistics of a whole part, over all devices.
 """
 
 import contextlib
@@ -26,11 +27,14 @@ import tensorflow as tf
 from jax._src.lib import _jax
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from keras import ops
 
 from keras_vit.distribution import layout_map
 from keras_vit.tables import pick
-from trainers.engine.cluster import WorkerConfig, find_addresses
+from trainers.engine.cluster import (
+    WorkerConfig,
+    find_addresses,
+    refuse_workers,
+)
 from trainers.engine.engine import Engine, Share
 from trainers.engine.pieces import (
     OF_THE_OTHER_ENGINE,
@@ -45,7 +49,7 @@ from trainers.engine.rendezvous import (
     WorkerLostError,
     wait_for_first_worker,
 )
-from trainers.engine.update import Update, add_share
+from trainers.engine.update import Update
 
 # A weight of fewer numbers is copied to every device.
 LEAST_NUMBERS = 2**10
@@ -224,7 +228,8 @@ def check_gradient_dtype(update: Update):
     """Raise a ValueError unless gradients are summed as `gradient_dtype` says.
 
     XLA adds the gradients of several devices in the type in which the layers
-    compute them. Those of float16 are scaled, and not checked.
+    compute them. With layers of float16, the recipe must say float32, although
+    the sums are in float16; the loss scale keeps them in range.
     """
     layers = update.model._flatten_layers()
     is_narrow = any(layer.compute_dtype == "bfloat16" for layer in layers)
@@ -279,6 +284,7 @@ class JaxUpdate:
         # Arguments of the program: as constants they would be part of it.
         self._taught_by = teacher.variables if teacher else []
         scale = update.loss_scale.state if update.loss_scale else []
+        # The state of `_train_batch`, in its order.
         self._variables = (
             update.model.trainable_variables,
             update.model.non_trainable_variables,
@@ -351,36 +357,32 @@ class JaxUpdate:
         return self._compiled[variant]
 
     def _train_batch(self, variant, state, batch, number, teacher):
-        """Return the state after an update, and the sums of its batch."""
+        """Make the update `number`; return the new state and sums (3,).
+
+        The sums are those of `Update.compute_loss`: loss, hits and weights.
+        """
         update = self.update
         weights, states, slots, iterations, scale = state
         if update.distillation:
             with keras.StatelessScope(zip(self._taught_by, teacher)):
                 batch = (*batch, update.distillation.teach(batch[0]))
         factor = scale[0] if scale else 1.0
-        gradients, changed, measured = self._accumulate(
+        gradients, states, measured = self._accumulate(
             weights, states, batch, number, factor, variant
         )
-        gradients = [jnp.asarray(g, jnp.float32) for g in gradients]
-        is_finite = None
+        gradients, is_finite = update.unscale(gradients, factor)
         if scale:
-            gradients = [gradient / factor for gradient in gradients]
-            finite = [jnp.isfinite(gradient).all() for gradient in gradients]
-            is_finite = jnp.stack(finite).all()
             scale = update.loss_scale.next(*scale, is_finite)
-        if update.clip_norm is not None:
-            gradients = clip_by_norm(gradients, update.clip_norm)
         weights, slots, iterations = update.optimizer.next(
-            weights, slots, iterations, gradients, is_finite
+            weights, slots, iterations, update.clip(gradients), is_finite
         )
-        states = [
-            ops.cast(changed.get(index, old), old.dtype)
-            for index, old in enumerate(states)
-        ]
         return (weights, states, slots, iterations, scale), measured
 
     def _accumulate(self, weights, states, batch, number, factor, variant):
-        """Return gradients, changed states and sums, computed in parts."""
+        """Return gradients, states and sums of a batch, over its parts.
+
+        The gradients are those of the loss times `factor`.
+        """
         update, parts = self.update, self.update.accumulation_steps
         key = jax.random.fold_in(jax.random.key(update.seed), number)
 
@@ -399,7 +401,9 @@ class JaxUpdate:
             return gradients, update.find_changed(given, new_states), measured
 
         if parts == 1:
-            return differentiate(batch, key)
+            gradients, changed, measured = differentiate(batch, key)
+            states = [changed.get(i, old) for i, old in enumerate(states)]
+            return gradients, states, measured
 
         # Part p has the images i with i % parts == p: each device splits its
         # own, and what a part contains does not depend on the devices.
@@ -409,22 +413,12 @@ class JaxUpdate:
 
         def add_part(sums, part):
             index, part = part
-            gradients, means, measured = sums
-            more, changed, measures = differentiate(
-                part, jax.random.fold_in(key, index)
-            )
-            means = {
-                i: add_share(means[i], states[i], changed[i], parts)
-                for i in changed
-            }
-            gradients = [a + b for a, b in zip(gradients, more)]
-            return (gradients, means, measured + measures), None
+            found = differentiate(part, jax.random.fold_in(key, index))
+            return update.add_part(sums, found, states), None
 
-        one = jax.tree.map(lambda x: x[0], batches)
-        _, changed, _ = jax.eval_shape(differentiate, one, key)
         start = (
             [jnp.zeros_like(weight) for weight in weights],
-            {i: states[i] for i in changed},
+            list(states),
             jnp.zeros(3),
         )
         sums, _ = jax.lax.scan(add_part, start, (jnp.arange(parts), batches))
@@ -445,13 +439,6 @@ def wait_for_older(results: list):
     jax.block_until_ready(results[-2:-1])
 
 
-def clip_by_norm(gradients: list, largest: float) -> list:
-    """Return gradients whose global norm is at most `largest`."""
-    norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in gradients))
-    factor = largest * jnp.minimum(1.0 / norm, 1.0 / largest)
-    return [gradient * factor for gradient in gradients]
-
-
 class JaxState:
     """Writes and reads the state of a training in pieces.
 
@@ -467,9 +454,9 @@ class JaxState:
     def __init__(self, engine, model, optimizer, loss_scale, numbers: dict):
         self.engine, self.numbers = engine, numbers
         self._variables = name_variables(model, optimizer, loss_scale)
-        self._parts = {"model": model, "optimizer": optimizer}
+        self._roots = {"model": model, "optimizer": optimizer}
         if loss_scale:
-            self._parts["loss_scale"] = loss_scale
+            self._roots["loss_scale"] = loss_scale
 
     def write(self, path: str):
         """Write the pieces of this process to a file behind `path`."""
@@ -511,13 +498,13 @@ class JaxState:
         pieces = Pieces(path)
         check_arrays(pieces.shapes, self._shapes())
         for name, variable in self._variables.items():
-            parts = {}  # Several devices may need the same one.
+            known = {}  # Several devices may need the same piece.
 
-            def read(index, name=name, parts=parts):
+            def read(index, name=name, known=known):
                 key = repr(index)
-                if key not in parts:
-                    parts[key] = pieces.read(name, index)
-                return parts[key]
+                if key not in known:
+                    known[key] = pieces.read(name, index)
+                return known[key]
 
             variable._value = jax.make_array_from_callback(
                 tuple(variable.shape), variable.value.sharding, read
@@ -528,7 +515,7 @@ class JaxState:
     def _read_tensorflow(self, path):
         """Read what the TensorFlow engine has written."""
         reader = tf.compat.v1.train.NewCheckpointReader(path)
-        keys = find_arrays(reader, self._variables, self.numbers, self._parts)
+        keys = find_arrays(reader, self._variables, self.numbers, self._roots)
         for name in self.numbers:
             self.numbers[name] = reader.get_tensor(keys[f"numbers/{name}"])
         for name, variable in self._variables.items():
@@ -584,11 +571,7 @@ def make_engine(
     make = pick(STRATEGIES, name, "strategy")
     if name == "one_device":
         if config.workers:
-            others = [f"'{other}'" for other in STRATEGIES if other != name]
-            raise ValueError(
-                f"`workers` needs `strategy={' or '.join(others)}`. "
-                f"Received: strategy={name!r}, workers={config.workers!r}"
-            )
+            refuse_workers(config, name, [n for n in STRATEGIES if n != name])
         return make(model_devices, ())
     engine = make(model_devices, connect(config))
     if engine.in_pieces:

@@ -1,8 +1,9 @@
 """The TensorFlow engine: `tf.distribute` runs an update on each replica.
 
-The gradients of the replicas are summed once, clipped by their global norm and
-applied. The statistics of batch normalization are averaged over the replicas.
-Masks of dropout depend on the seed, the update and the replica.
+`update.py` says what an update is. The gradients of the replicas are summed
+once, after all parts of the batch. Masks of dropout depend on the seed, the
+update, the replica and the part. Batch normalization uses the statistics of a
+part of a replica; its moving averages are means over replicas and parts.
 """
 
 import dataclasses
@@ -15,7 +16,13 @@ import tensorflow as tf
 
 from keras_vit.errors import first_line
 from keras_vit.tables import pick
-from trainers.engine.cluster import ALONE, WorkerConfig, find_cluster
+from trainers.engine.cluster import (
+    ALONE,
+    WorkerConfig,
+    addresses_of,
+    find_cluster,
+    refuse_workers,
+)
 from trainers.engine.engine import Engine, Share
 from trainers.engine.pieces import (
     OF_THE_OTHER_ENGINE,
@@ -26,7 +33,7 @@ from trainers.engine.pieces import (
     name_variables,
 )
 from trainers.engine.rendezvous import kill_after, wait_for_workers
-from trainers.engine.update import Update, add_share
+from trainers.engine.update import Update
 
 LOST = (
     tf.errors.UnavailableError,
@@ -53,11 +60,8 @@ class TensorFlowEngine(Engine):
         self.devices = tuple(strategy.extended.worker_devices)
         if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             resolver = strategy.cluster_resolver
-            jobs = resolver.cluster_spec().as_dict()
-            addresses = [*jobs.get("chief", []), *jobs.get("worker", [])]
-            own = jobs[resolver.task_type][resolver.task_id]
+            addresses, self.index = addresses_of(resolver)
             self.addresses = tuple(addresses)
-            self.index = addresses.index(own)
         is_cpu = all("CPU:" in name.upper() for name in self.devices)
         self.num_processors = (
             self.num_processes if is_cpu else self.num_replicas
@@ -196,34 +200,28 @@ class TensorFlowUpdate:
         seed = _fold(seed, replica.replica_id_in_sync_group)
         if update.distillation:
             batch = (*batch, update.distillation.teach(batch[0]))
-        states = update.model.non_trainable_variables
+        others = update.model.non_trainable_variables
         scale = update.loss_scale.factor if update.loss_scale else 1.0
         differentiate = self._compute_gradients
         if update.variants:
             differentiate = functools.partial(self._variant_gradients, number)
         gradients, changed, measured = differentiate(
             _values(update.model.trainable_variables),
-            _values(states),
+            _values(others),
             batch,
             seed,
             tf.convert_to_tensor(scale),
         )
         gradients = sum_gradients(gradients, update.gradient_dtype)
-        is_finite = None
+        gradients, is_finite = update.unscale(gradients, scale)
         if update.loss_scale:
-            gradients = [gradient / scale for gradient in gradients]
-            is_finite = tf.reduce_all(
-                [tf.reduce_all(tf.math.is_finite(g)) for g in gradients]
-            )
             variables = update.loss_scale.state
             old = [tf.convert_to_tensor(variable) for variable in variables]
             new = update.loss_scale.next(*old, is_finite)
             assign_on_replicas(variables, new)
-        if update.clip_norm is not None:
-            gradients, _ = tf.clip_by_global_norm(gradients, update.clip_norm)
-        update.optimizer.apply(gradients, is_finite)
+        update.optimizer.apply(update.clip(gradients), is_finite)
         if changed:  # The statistics of batch normalisations.
-            variables = [states[index].value for index in changed]
+            variables = [others[index].value for index in changed]
             values = [tf.cast(new, tf.float32) for new in changed.values()]
             means = replica.all_reduce(tf.distribute.ReduceOp.MEAN, values)
             assign_on_replicas(
@@ -292,6 +290,8 @@ class TensorFlowUpdate:
     def _accumulate(self, weights, states, batch, seed, scale, variant=None):
         """Return the results of `_differentiate`, computed in parts."""
         parts = self.update.accumulation_steps
+        # Part p has the images i of a replica with i // (B / parts) == p. Which
+        # ones form a part matters to dropout and batch statistics alone.
         batches = tf.nest.map_structure(
             lambda x: tf.reshape(x, (parts, -1, *x.shape[1:])), batch
         )
@@ -299,14 +299,12 @@ class TensorFlowUpdate:
 
         def add_part(index, gradients, means, measured):
             part = tf.nest.map_structure(lambda x: x[index], batches)
-            more, new_states, measures = self._differentiate(
+            found = self._differentiate(
                 weights, states, part, _fold(seed, index), scale, variant
             )
-            changed[:] = new_states
-            for i, new in new_states.items():
-                means[i] = add_share(means[i], states[i], new, parts)
-            gradients = [a + b for a, b in zip(gradients, more)]
-            return index + 1, gradients, means, measured + measures
+            changed[:] = found[1]
+            sums = gradients, means, measured
+            return index + 1, *self.update.add_part(sums, found, states)
 
         _, gradients, means, measured = tf.while_loop(
             lambda index, *_: index < parts,
@@ -424,10 +422,10 @@ class TensorFlowState:
             for name, value in numbers.items()
         }
         self._named = name_variables(model, optimizer, loss_scale)
-        self._parts = {"model": model, "optimizer": optimizer}
+        self._roots = {"model": model, "optimizer": optimizer}
         if loss_scale:
-            self._parts["loss_scale"] = loss_scale
-        self._checkpoint = tf.train.Checkpoint(**self._parts, **self._variables)
+            self._roots["loss_scale"] = loss_scale
+        self._checkpoint = tf.train.Checkpoint(**self._roots, **self._variables)
 
     def write(self, path: str):
         """Write the state to files that begin with `path`."""
@@ -446,7 +444,7 @@ class TensorFlowState:
             self._read_pieces(Pieces(path))
         else:
             reader = tf.compat.v1.train.NewCheckpointReader(path)
-            find_arrays(reader, self._named, self.numbers, self._parts)
+            find_arrays(reader, self._named, self.numbers, self._roots)
             self._checkpoint.read(path).assert_consumed()
         for name, variable in self._variables.items():
             self.numbers[name] = variable.numpy()
@@ -476,13 +474,9 @@ def make_engine(
     name: str, config: WorkerConfig = ALONE, model_devices: int = 1
 ) -> TensorFlowEngine:
     """Return the engine of a strategy; see `trainers.engine.engine`."""
-    row = pick(STRATEGIES, name, "strategy")
+    row, rows = pick(STRATEGIES, name, "strategy"), STRATEGIES.items()
     if config.workers and not row.takes_workers:
-        fitting = [name for name, r in STRATEGIES.items() if r.takes_workers]
-        raise ValueError(
-            f"`workers` needs `strategy={' or '.join(map(repr, fitting))}`. "
-            f"Received: strategy={name!r}, workers={config.workers!r}"
-        )
+        refuse_workers(config, name, [n for n, r in rows if r.takes_workers])
     if model_devices > 1:
         raise ValueError(
             "`model_devices` needs KERAS_BACKEND=jax. "
@@ -523,9 +517,8 @@ def mirrored(config):
 def multi_worker(config):
     """Copy the model to every GPU of several machines, one process each."""
     cluster = find_cluster(config)
-    jobs = cluster.cluster_spec().as_dict()
-    own = jobs[cluster.task_type][cluster.task_id]
-    wait_for_workers(sum(jobs.values(), []), own, config.start_timeout)
+    addresses, index = addresses_of(cluster)
+    wait_for_workers(addresses, addresses[index], config.start_timeout)
     handler = signal.getsignal(signal.SIGTERM)
     # A worker may be lost while TensorFlow connects them.
     with kill_after(config.start_timeout):

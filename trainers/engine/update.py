@@ -1,13 +1,25 @@
 """Update: the mathematics of one update, the same on every engine.
 
-A loss is a pure function of the weights, the other variables of the model and
-a batch. An engine takes its gradient on each of its devices, for each part of
-a batch, sums these gradients once, divides by the loss scale, looks whether
-the sum is finite, clips it by its norm and hands it to the optimizer, which
-also moves the averages. So any number of devices and parts makes the same
-update as the whole batch on one device, but for what an engine says of masks
-of dropout and of batch statistics. An update that is not finite is skipped: it
-counts as a step of the loop, not in `Optimizer.iterations`.
+A loss is a pure function of the weights, of the other variables of the model,
+which are called `states`, and of a batch. For an update, an engine
+
+1. adds the logits of the teacher to the batch, if there is one,
+2. computes the gradient of the loss times the loss scale, for each of
+   `accumulation_steps` parts of the batch, with new seeds of dropout,
+3. sums the gradients over parts and devices and divides by the loss scale,
+4. clips the sum by its global norm,
+5. hands it to the optimizer, which also moves the averages of the weights,
+6. assigns the statistics of batch normalization, the mean over the parts.
+
+So any number of devices and parts makes the same update as the whole batch on
+one device, except for masks of dropout and statistics of batches: each engine
+says what these depend on.
+
+With a loss scale, an update whose gradients are not finite is skipped. Weights
+and slots stay as they are, and `Optimizer.iterations`, which the learning rate
+follows, does not count it; the number of the update, on which the seeds
+depend, does. Without a loss scale, such an update is made, and the loop stops
+at the first loss that is not finite.
 """
 
 import dataclasses
@@ -151,6 +163,55 @@ class Update:
             )
         ]
 
+    def add_part(self, sums, part, states: Sequence) -> tuple:
+        """Return gradients, states and measured sums with those of one part.
+
+        Args:
+            sums: Those so far: zeros, `states` and zeros before the first part.
+            part: Those of the part; of the states, the changed ones alone, by
+                their index.
+            states: Values of the states before the update.
+        """
+        gradients, means, measured = sums
+        more, changed, measures = part
+        means = list(means)
+        for index, new in changed.items():
+            if _is_float(new):
+                share = (new - states[index]) / self.accumulation_steps
+                means[index] = means[index] + share
+            else:  # A counter, which has the same value after each part.
+                means[index] = new
+        gradients = [a + b for a, b in zip(gradients, more)]
+        return gradients, means, measured + measures
+
+    def unscale(self, gradients: Sequence, factor) -> tuple[list, Any]:
+        """Return gradients without the loss scale, and whether they are finite.
+
+        Args:
+            gradients: The sums over all parts and devices.
+            factor: The loss scale that the loss was multiplied by.
+
+        Returns:
+            The gradients, and a boolean scalar; without a loss scale, None.
+        """
+        if not self.loss_scale:
+            return list(gradients), None
+        gradients = [gradient / factor for gradient in gradients]
+        finite = [ops.all(ops.isfinite(gradient)) for gradient in gradients]
+        return gradients, ops.all(ops.stack(finite))
+
+    def clip(self, gradients: Sequence) -> list:
+        """Return gradients whose global norm is at most `clip_norm`.
+
+        They are NaN if their norm is not finite, and so is the next loss.
+        """
+        if self.clip_norm is None:
+            return list(gradients)
+        squares = [ops.sum(ops.square(gradient)) for gradient in gradients]
+        norm = ops.sqrt(sum(squares))
+        factor = ops.minimum(self.clip_norm / norm, 1.0) + (norm - norm)
+        return [gradient * factor for gradient in gradients]
+
     def find_changed(self, states: Sequence, new_states: Sequence) -> dict:
         """Return the states that a call has changed, by their index.
 
@@ -174,20 +235,6 @@ class Update:
             hits = ops.cast(self.hits(labels, outputs), "float32")
         sums = [losses * weights, hits * weights, weights]
         return ops.stack([ops.sum(x) for x in sums])
-
-
-def add_share(mean, old, new, parts: int):
-    """Add one of several parts of a batch to the mean of a state.
-
-    Args:
-        mean: The mean so far, which begins as `old`.
-        old: The value that every part starts from.
-        new: The value after this part.
-        parts: Number of parts.
-    """
-    if not _is_float(new):
-        return new  # A counter, which has the same value after each part.
-    return mean + (new - old) / parts
 
 
 def _in_float32(outputs):

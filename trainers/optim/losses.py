@@ -227,7 +227,8 @@ class Distillation:
         student: A model with the weights of the trained one that returns two
             kinds of logits, to be compared with the labels and with the
             teacher; None if the trained model has one kind.
-        teacher: The model that `teach` calls, to account for its memory.
+        teacher: The model that `teach` calls. Its weights take memory, and JAX
+            passes them to the compiled program.
         note: How the teacher reads images, as a sentence.
 
     Reference: Hinton et al. 2015, arXiv:1503.02531; Touvron et al. 2021,

@@ -16,7 +16,7 @@ import numpy as np
 from trainers.engine.checkpoints import CheckpointError, Checkpoints
 from trainers.engine.engine import Engine
 from trainers.engine.update import Update
-from trainers.optim.optimizers import Optimizer
+from trainers.optim.optimizers import Optimizer, value_of
 from trainers.training.report import name_best
 
 
@@ -78,6 +78,11 @@ class Best:
 # call must not take longer than this.
 LONGEST_CALL = 2.0  # seconds
 BATCHES_PER_CALL = 10  # Of the evaluation.
+SKIPPED = (
+    "All updates from {} to {} were skipped, because their gradients were not "
+    "finite in float16: nothing was learned. --precision=mixed_bfloat16 or a "
+    "smaller learning rate may help."
+)
 
 
 @dataclasses.dataclass
@@ -87,9 +92,12 @@ class Loop:
     Args:
         update: The update that is made again and again.
         engine: The devices and processes that make it.
-        checkpoints: Saves and restores the state; None saves nothing.
+        checkpoints: Saves and restores the state; None saves nothing. They
+            need `state`, and are set after the loop is made.
         best: Keeps the best model and may end the training; None does not.
-        must_stop: Called between two calls; returns whether to save and stop.
+        must_stop: Called between two calls of the compiled function; returns
+            whether to save and stop. The commands set it: it returns True
+            after SIGTERM or Ctrl-C.
     """
 
     update: Update
@@ -134,7 +142,7 @@ class Loop:
     def with_parts(self, count: int) -> "Loop":
         """Return a loop whose updates compute a batch in so many parts."""
         update = dataclasses.replace(self.update, accumulation_steps=count)
-        return Loop(update, self.engine, best=self.best)
+        return dataclasses.replace(self, update=update)
 
     def resume(self):
         """Restore the newest checkpoint, if there is one.
@@ -178,7 +186,7 @@ class Loop:
             total_steps: Number of updates, including those before a restart.
             steps_per_eval: Updates between two evaluations, an epoch of the
                 callbacks.
-            eval_steps: Number of batches to evaluate on, per replica.
+            eval_steps: Number of global batches to evaluate on.
             steps_per_loop: Largest number of updates in a call of the
                 compiled function.
             steps_per_checkpoint: Updates between two saves within an epoch.
@@ -211,6 +219,7 @@ class Loop:
                 epoch = (self.step - self._must_evaluate()) // steps_per_eval
                 end = min((epoch + 1) * steps_per_eval, total_steps)
                 calls.on_epoch_begin(epoch)
+                first, made = self.step, self._num_made()
                 while self.step < end:
                     every = steps_per_checkpoint or end
                     stop = min((self.step // every + 1) * every, end)
@@ -226,6 +235,10 @@ class Loop:
                     self._stop_if_asked()
                     if self.step == stop < end:
                         self._save()
+                if self.step > first and self._num_made() == made:
+                    warnings.warn(
+                        SKIPPED.format(first, self.step), stacklevel=2
+                    )
                 logs |= self._figures()
                 logs |= self._validate(eval_batches, eval_steps)
                 if self.best:
@@ -299,7 +312,7 @@ class Loop:
 
         Args:
             batches: Images, labels and weights. Images of weight 0 are ignored.
-            num_steps: Number of batches per replica.
+            num_steps: Number of global batches.
 
         Raises:
             ValueError: If no image has a weight above 0.
@@ -341,6 +354,10 @@ class Loop:
             "learning_rate": float(self.optimizer.learning_rate),
             "step": self.step,
         }
+
+    def _num_made(self):
+        """How many updates were not skipped, see `update.py`."""
+        return int(value_of(self.optimizer.iterations))
 
     def _must_evaluate(self):
         """Whether updates were made since the last evaluation."""

@@ -32,7 +32,9 @@ def plot_learning_curve(metrics_path: Path, path: Path):
     Leaves out columns that the rows do not have, such as those of a test split.
     """
     rows = read_metrics(metrics_path)
-    figure = _figure(figsize=(11, 3.4))
+    from keras_vit.analysis.plots.style import new_figure
+
+    figure = new_figure(11, 3.4, layout="constrained")
     loss, error, rate = figure.subplots(1, 3)
     for prefix, label, color in (
         ("", "training", "tab:blue"),
@@ -83,33 +85,54 @@ def plot_batch(
     class_names: Sequence[str],
     normalization: Normalization,
     path: Path,
+    is_several: bool = False,
 ):
     """Draw the first images of a batch, with their labels below.
 
-    For a label of several classes, such as mixup creates, the two largest
-    shares are shown.
+    For a label of several classes, such as mixup creates, the largest shares
+    are shown, see `describe_label`.
 
     Shapes:
         images: (B, H, W, C) with 1 or 3 channels, as the model reads them.
         labels: (B, classes), shares.
     """
     images, labels = images[:MOST_IMAGES], labels[:MOST_IMAGES]
-    texts = [describe_label(label, class_names) for label in labels]
+    texts = [describe_label(x, class_names, is_several) for x in labels]
     pixels = to_fractions(images, normalization)
     _draw_tiles(pixels, texts, ["black"] * len(texts), path)
 
 
-def describe_label(label: np.ndarray, class_names: Sequence[str]) -> str:
-    """Return the name of the class, or the two largest shares, a line each.
+def describe_label(
+    label: np.ndarray, class_names: Sequence[str], is_several: bool = False
+) -> str:
+    """Return the name of the class, or the largest shares, a line each.
 
     Shapes:
-        label: (classes,), shares.
+        label: (classes,), shares; NaN is unknown.
+
+    Args:
+        label: The label.
+        class_names: Names of the classes.
+        is_several: Whether an image may have several labels, or none.
 
     Example:
         >>> print(describe_label(np.array([0.25, 0, 0.75]), ["a", "b", "c"]))
         c 75%
         a 25%
+        >>> print(describe_label(np.array([1, np.nan, 1]), "abc", True))
+        a
+        c
     """
+    if is_several:
+        shares = np.nan_to_num(label)
+        found = [
+            shorten(class_names[index])
+            + (f" {shares[index]:.0%}" if shares[index] < 1 else "")
+            for index in np.argsort(-shares, kind="stable")
+            if shares[index] >= SMALLEST_SHARE
+        ]
+        more = [f"and {len(found) - 2} more"] if len(found) > 3 else []
+        return "\n".join([*found[: 2 if more else 3], *more]) or "no label"
     largest = np.argsort(-label, kind="stable")[:2]
     if label[largest[-1]] < SMALLEST_SHARE or len(label) == 1:
         return shorten(class_names[largest[0]])
@@ -193,9 +216,9 @@ def _draw_tiles(images, texts, colors, path, columns=8):
     down = side * images.shape[1] / images.shape[2]
     room = line * (2 + max(text.count("\n") for text in texts))
     size = (columns * (side + gap), rows * (down + room))
-    figure = _figure(size, layout=None)
-    from keras_vit.analysis.plots.style import families_for
+    from keras_vit.analysis.plots.style import families_for, new_figure
 
+    figure = new_figure(*size)
     families = families_for("".join(texts))
     axes = figure.add_axes((0, 0, 1, 1))
     for index, (image, text, color) in enumerate(zip(images, texts, colors)):
@@ -224,16 +247,6 @@ def _draw_tiles(images, texts, colors, path, columns=8):
         # `families_for` has named the characters that no font has.
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
         figure.savefig(draft)
-
-
-def _figure(figsize, layout="constrained"):
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "Pictures need matplotlib and Pillow: pip install matplotlib Pillow"
-        ) from error
-    return Figure(figsize=figsize, dpi=120, layout=layout)
 
 
 NUM_DRAWN = 8
@@ -361,6 +374,7 @@ def draw_first_batch(trainer):
         trainer.dataset.class_names,
         trainer.recipe.normalization,
         folder / "first_batch.png",
+        trainer.dataset.has_several_labels,
     )
     if "tensorboard" not in trainer.recipe.tracker_names:
         return

@@ -2,8 +2,9 @@
 
 `prepare` opens the data, builds the model and restores the newest checkpoint.
 `Trainer.train` writes the folder, runs the loop of updates and evaluations
-(`loop.py`) and keeps the model. None of them knows a backend: what TensorFlow
-and JAX do differently is in `trainers.engine`.
+(`loop.py`) and keeps the model. `trainers/engine/update.py` says what an
+update is. None of them knows a backend: what TensorFlow and JAX do differently
+is in `trainers.engine`.
 """
 
 import contextlib
@@ -73,6 +74,7 @@ def prepare(
     force: bool = False,
     chosen: ChosenRecipe | None = None,
     build: Callable[[Recipe, ImageDataset], keras.Model] | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> "Trainer":
     """Return a trainer that can start.
 
@@ -89,6 +91,7 @@ def prepare(
             by one that fits the images and the memory, once they are known;
             None for the recipe as it is.
         build: Returns the model; None for that of the recipe.
+        callbacks: See `Trainer`.
 
     Raises:
         ValueError: If the recipe is not possible, the folder is invalid or
@@ -168,6 +171,7 @@ def prepare(
         steps_per_epoch,
         total_steps,
         plan,
+        tuple(callbacks),
     )
 
 
@@ -598,10 +602,11 @@ class Trainer:
             makers.append(attention_pictures)
         if not self.recipe.needs_labels:
             makers.append(reconstructions)
-        pictures = self.of_writer(makers)
+        optimizer = self.loop.optimizer
+        pictures = self.of_writer(makers, lambda: optimizer.averages)
         # These may add to the logs, which others record.
         given = (lambda trainer, each=each: each for each in self.callbacks)
-        more = self.of_writer([*CALLBACKS, *given])
+        more = self.of_writer([*CALLBACKS, *given], lambda: None)
         if not self.is_writer:
             return [*more, *pictures]
         board = []
@@ -622,22 +627,21 @@ class Trainer:
             *pictures,
         ]
 
-    def of_writer(self, makers: Sequence[Callable]) -> list:
+    def of_writer(self, makers: Sequence[Callable], weights: Callable) -> list:
         """Return callbacks for the process that writes, with whole weights.
 
         All processes must take part in collecting weights that are in pieces.
 
         Args:
             makers: Functions of this trainer that return the callbacks.
+            weights: Returns the weights that they see if these are in pieces,
+                see `Engine.whole`.
         """
         loop = self.loop
         made = [make(self) if self.is_writer else None for make in makers]
         if not loop.engine.in_pieces:
             return made if self.is_writer else []
-        return [
-            WithWholeWeights(each, loop.engine, lambda: loop.optimizer.averages)
-            for each in made
-        ]
+        return [WithWholeWeights(each, loop.engine, weights) for each in made]
 
     @property
     def peak_flops(self) -> float:
@@ -661,7 +665,7 @@ class WithWholeWeights(keras.callbacks.Callback):
     Args:
         callback: The callback of the writer; None on the other processes.
         engine: The processes.
-        averages: Returns values to use in place of the trainable weights, or
+        weights: Returns values to use in place of the trainable weights, or
             None for the weights.
     """
 
@@ -669,23 +673,23 @@ class WithWholeWeights(keras.callbacks.Callback):
         self,
         callback: keras.callbacks.Callback | None,
         engine: Engine,
-        averages: Callable[[], list | None],
+        weights: Callable[[], list | None],
     ):
         super().__init__()
         self.callback = callback or keras.callbacks.Callback()
         self.engine = engine
-        self.averages = averages
+        self.weights = weights
 
     def set_model(self, model):
         super().set_model(model)
         self.callback.set_model(model)
 
     def on_train_begin(self, logs=None):
-        with self.engine.whole(self.model, self.averages()):
+        with self.engine.whole(self.model, self.weights()):
             self.callback.on_train_begin(logs)
 
     def on_epoch_end(self, epoch, logs=None):
-        with self.engine.whole(self.model, self.averages()):
+        with self.engine.whole(self.model, self.weights()):
             self.callback.on_epoch_end(epoch, logs)
 
     def on_epoch_begin(self, epoch, logs=None):

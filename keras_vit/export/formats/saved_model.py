@@ -434,6 +434,7 @@ FORMAT = Format(
     write=write,
     load=load,
     suffix="",
+    in_float32=False,
     entry="saved_model.pb",
     read=read_saved_description,
     packages=("tensorflow_serving",),

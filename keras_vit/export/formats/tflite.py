@@ -131,11 +131,11 @@ def write_file(
     content = to_tflite(
         request.float32_model,
         quantization,
-        batch_size,
-        calibration,
-        request.serving.output,
-        pixels,
-        request.serving.known,
+        batch_size=batch_size,
+        calibration_images=calibration,
+        output=request.serving.output,
+        pixels=pixels,
+        known=request.serving.known,
     )
     # TFLite's metadata stores associated files in a zip archive behind the
     # model. A runtime reads only the model before it.

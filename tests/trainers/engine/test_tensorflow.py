@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from trainers.commands import explain
 from trainers.engine import tensorflow as engines
 from trainers.engine.cluster import WorkerConfig
-from trainers.engine.engine import describe_differences
+from trainers.engine.engine import Engine, describe_differences
 from trainers.engine.rendezvous import WorkerLostError
 from trainers.engine.tensorflow import (
     TensorFlowEngine,
@@ -125,6 +126,16 @@ def test_a_lost_worker_is_named(error):
         engine.name_lost_workers(lambda: "at noon"),
     ):
         raise error(None, None, "Connection reset by peer")
+
+
+def test_full_memory_is_no_lost_worker():
+    """JAX reports both by one type of error."""
+    engine = Engine()
+    engine.lost, engine.addresses = (RuntimeError,), ("a:1", "b:1")
+    with pytest.raises(MemoryError, match="allocating 8 bytes") as caught:
+        with engine.name_lost_workers(lambda: "at noon"):
+            raise RuntimeError("RESOURCE_EXHAUSTED: allocating 8 bytes.\nMore")
+    assert "not enough memory" in explain(caught.value)
 
 
 def test_a_process_may_end_once_the_others_have_its_row():

@@ -13,7 +13,7 @@ from trainers.engine.checkpoints import CheckpointError, Checkpoints
 from trainers.engine.engine import Share
 from trainers.engine.strategies import make_engine
 from trainers.engine.update import Update
-from trainers.optim.losses import softmax
+from trainers.optim.losses import LossScale, softmax
 from trainers.optim.optimizers import make_optimizer
 from trainers.recipes.recipes import RECIPES
 from trainers.training.loop import Best, Interrupted, Loop, NonFiniteLossError
@@ -51,7 +51,13 @@ IMAGES = draws.normal(size=(24, 8, 8, 1)).astype("float32")
 LABELS = np.eye(10, dtype="float32")[draws.integers(0, 10, 24)]
 
 
-def small_loop(folder=None, strategy="one_device", clip_norm=None, **changes):
+def small_loop(
+    folder=None,
+    strategy="one_device",
+    clip_norm=None,
+    loss_factor=None,
+    **changes,
+):
     """Return a loop from the state in a folder, if there is one."""
     keras.utils.set_random_seed(0)
     engine = make_engine(strategy)
@@ -65,7 +71,10 @@ def small_loop(folder=None, strategy="one_device", clip_norm=None, **changes):
         optimizer = make_optimizer(
             variables=model.trainable_variables, **rule | changes
         )
-    update = Update(model, optimizer, softmax, clip_norm=clip_norm)
+        scale = loss_factor and LossScale(loss_factor)
+    update = Update(
+        model, optimizer, softmax, clip_norm=clip_norm, loss_scale=scale
+    )
     loop = Loop(update, engine)
     if folder:
         loop.checkpoints = Checkpoints(str(folder), loop.state, engine)
@@ -438,3 +447,10 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     checkpoints = Checkpoints(str(tmp_path / "c"), loop.state, loop.engine)
     with pytest.raises(CheckpointError, match="could not be saved in .*/c"):
         checkpoints.save(1)
+
+
+def test_float16_that_learns_nothing_is_said():
+    """All gradients overflow, whatever the loss scale; the loss does not."""
+    loop = small_loop(loss_factor=float("inf"))
+    with pytest.warns(UserWarning, match="All updates from 0 to 3"):
+        train_small(loop, total_steps=3)

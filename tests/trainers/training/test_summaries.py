@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from matplotlib.figure import Figure
 
+from keras_vit.analysis.plots import style
 from keras_vit.preprocessing.description import from_range
-from trainers.training import pictures
 from trainers.training.pictures import (
     describe_label,
     final_table,
@@ -21,11 +20,13 @@ def figures(monkeypatch):
     """Return the list of the figures that are drawn."""
     drawn = []
 
+    new_figure = style.new_figure
+
     def make(*args, **options):
-        drawn.append(Figure(*args, **options))
+        drawn.append(new_figure(*args, **options))
         return drawn[-1]
 
-    monkeypatch.setattr(pictures, "_figure", make)
+    monkeypatch.setattr(style, "new_figure", make)
     return drawn
 
 
@@ -120,6 +121,22 @@ def test_learning_curve_of_a_file_with_holes(text, tmp_path):
 )
 def test_labels_name_the_two_largest_shares(label, text):
     assert describe_label(np.float32(label), NAMES) == text
+
+
+@pytest.mark.parametrize(
+    ("label", "lines"),
+    [
+        ([0, 0, 0, 0], ["no label"]),
+        ([np.nan, np.nan, 0, np.nan], ["no label"]),
+        ([1, np.nan, 1, 0], [0, 2]),
+        ([0, 1, 0.25, 0], [1, "2 25%"]),
+        ([1, 1, 1, 1], [0, 1, "and 2 more"]),
+    ],
+)
+def test_an_image_of_several_labels_names_those_it_has(label, lines):
+    names = ["0", "1", "2", "3"]
+    text = describe_label(np.float32(label), names, is_several=True)
+    assert text.splitlines() == [str(line) for line in lines]
 
 
 @pytest.mark.parametrize(
