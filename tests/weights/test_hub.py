@@ -22,7 +22,7 @@ from safetensors.numpy import load_file, save_file
 
 from keras_vit import ViT_Ti16, from_checkpoint
 from keras_vit.weights import HUB_MODELS, PRETRAINED, hub
-from keras_vit.weights.families.timm_tables import settings_of
+from keras_vit.weights.families.timm_tables import fields_of
 from keras_vit.weights.hub import (
     Repository,
     fetch,
@@ -672,6 +672,6 @@ def test_a_known_name_is_that_of_a_repository(hugging_face):
 def test_the_known_models_are_of_known_architectures(name):
     row = HUB_MODELS[name]
     owner, repository = row.repository.split("/")
-    assert owner == "timm" and settings_of(repository) is not None
+    assert owner == "timm" and fields_of(repository) is not None
     size = re.search(r"_(224|336|384|448)[._]", repository)
     assert not size or int(size[1]) == row.image_size

@@ -6,9 +6,9 @@ import pytest
 
 from keras_vit.weights.families.timm_tables import (
     VISIBLE_PARTS,
+    fields_of,
     has_part,
     heads_of,
-    settings_of,
 )
 from tests.golden import FOLDER
 
@@ -35,7 +35,7 @@ def is_ours(row):
 
 @pytest.mark.parametrize("name", [n for n, row in ROWS.items() if is_ours(row)])
 def test_the_name_tells_what_the_file_does_not(name):
-    row, settings = ROWS[name], settings_of(name)
+    row, settings = ROWS[name], fields_of(name)
     assert settings["layer_norm_epsilon"] == float(row["epsilon"])
     if row["activation"].lower() != "silu":  # Every gate has it.
         assert settings["activation"] == OURS[row["activation"]]
@@ -78,7 +78,7 @@ def test_the_name_and_the_sizes_tell_the_heads(name):
     "name", ["my_vit", "vit_base_patch16_new_224", "resnet50", ""]
 )
 def test_a_name_that_is_not_known_tells_nothing(name):
-    assert settings_of(name) is None
+    assert fields_of(name) is None
 
 
 # Queries and keys have their biases together in most models.

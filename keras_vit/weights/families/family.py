@@ -283,7 +283,9 @@ class Family:
         """Return what the JSON beside a file tells of the image model.
 
         The first is the part that describes this model, in which `find_hints`
-        looks for more; the second are fields of ViTConfig that it states.
+        looks for more; the second are hints: fields of ViTConfig that it
+        states, and what `guess_heads`, `complete` and `undetermined` of the
+        same family ask for, such as "architecture".
         """
         return json, {}
 

@@ -32,10 +32,10 @@ from keras_vit.weights.families.inference import BLOCK
 from keras_vit.weights.families.open_clip import image_tower_of
 from keras_vit.weights.families.timm_tables import (
     check_parts,
+    fields_in,
+    fields_of,
     heads_of,
     is_published_size,
-    settings_in,
-    settings_of,
 )
 
 UNIT = "stem/stage_#_unit_#/"
@@ -362,7 +362,7 @@ class Timm(Family):
             value if isinstance(value, dict) else {}
             for value in map(json.get, ("model_args", "pretrained_cfg"))
         )
-        hints = settings_in(arguments)
+        hints = fields_in(arguments)
         architecture = json.get("architecture")
         if architecture is not None and not isinstance(architecture, str):
             raise ValueError(
@@ -371,10 +371,10 @@ class Timm(Family):
                 f"{architecture!r}"
             )
         name, _, tag = str(architecture).partition(".")
-        settings = settings_of(name)
-        if settings is None:
+        fields = fields_of(name)
+        if fields is None:
             return json, hints
-        default = settings["rotary_positions"]
+        default = fields["rotary_positions"]
         kind = hints.get("rotary_positions", default)
         if kind in USUAL_AXES:
             axes = USUAL_AXES[kind] if kind == default else "yx"
@@ -395,7 +395,7 @@ class Timm(Family):
             "is_published": "embed_dim" not in arguments,
             "arguments": {**pooling, **arguments},
             "stated_classes": classes[0] if classes else None,
-            **settings,
+            **fields,
             **hints,
         }
 
@@ -566,7 +566,7 @@ class Timm(Family):
             **make_arguments(config),
         }
         check_parts(config, architecture, arguments, is_exact=True)
-        epsilon = settings_of(architecture)["layer_norm_epsilon"]
+        epsilon = fields_of(architecture)["layer_norm_epsilon"]
         act_layer = ACT_LAYERS.get(config.activation)
         written = super().write(config)
         written = written._replace(

@@ -147,9 +147,9 @@ HEADS = {
     3072: (24, (24,)),
     4096: (32, (40,)),
 }
-# For arguments of timm's models, the field of ViTConfig and the value.
 ROTARY_KINDS = {"cat": "axial", "mixed": "mixed", "dinov3": "centered"}
-# Arguments, and the field of ViTConfig with its value, None for no value.
+# Arguments of timm's models, what `Family.read_hints` calls them, and the
+# value, None for no value.
 ARGUMENTS = (
     ("rope_rotate_half", "rope_rotate_half", bool),
     ("use_post_norm", "norm_placement", {True: "after", False: "before"}.get),
@@ -162,8 +162,8 @@ ARGUMENTS = (
 )
 
 
-def settings_of(architecture: str) -> dict | None:
-    """Return the fields of ViTConfig that the name of a model implies.
+def fields_of(architecture: str) -> dict | None:
+    """Return the hints that the name of a model implies, see `read_hints`.
 
     What follows a point in the name is left out. None if timm has no such
     model.
@@ -172,9 +172,9 @@ def settings_of(architecture: str) -> dict | None:
         ValueError: If no VisionTransformer computes its models.
 
     Example:
-        >>> settings_of("vit_base_patch16_dinov3.lvd1689m")["rotary_positions"]
+        >>> fields_of("vit_base_patch16_dinov3.lvd1689m")["rotary_positions"]
         'centered'
-        >>> settings_of("my_own_vit") is None
+        >>> fields_of("my_own_vit") is None
         True
     """
     name = architecture.split(".")[0]
@@ -186,11 +186,11 @@ def settings_of(architecture: str) -> dict | None:
         )
     if not all(word in WORDS or NUMBERS.match(word) for word in words):
         return None
-    settings = dict(USUAL)
+    found = dict(USUAL)
     for pattern, fields in ARCHITECTURES:
         if re.match(pattern, name):
-            settings |= fields
-    return settings
+            found |= fields
+    return found
 
 
 def heads_of(
@@ -215,8 +215,8 @@ def is_published_size(width: int, depth: int) -> bool:
     return (width, depth) in sizes or depth in HEADS.get(width, (0, ()))[1]
 
 
-def settings_in(arguments: dict) -> dict:
-    """Return the fields of ViTConfig in the arguments of a model of timm.
+def fields_in(arguments: dict) -> dict:
+    """Return the hints in the arguments of a model of timm, see `read_hints`.
 
     Those that names and shapes show as well are left out.
 
