@@ -34,7 +34,7 @@ from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import BadExamples
 from trainers.data.readers.image_files import ImageFiles
 from trainers.data.readers.image_paths import printable
-from trainers.evaluation.predictions import check_classifier, load_image
+from trainers.evaluation.predictions import check_images_fit, load_image
 from trainers.models.initial_model import is_run_folder
 from trainers.paths import as_path
 from trainers.training.run_folder import RunFolder
@@ -145,7 +145,7 @@ def first_test_images(
 
     The model may be of another run than the data set.
     """
-    check_classifier(subject.model, dataset)
+    check_images_fit(subject.model, dataset)
     batches = eval_batches(
         dataset,
         image_size=subject.model.input_shape[1:3],

@@ -28,8 +28,8 @@ from trainers.commands import (
     stop_at_once,
     user_errors,
 )
-from trainers.export.server_check import ServerReport, fill_report, say
 from trainers.paths import as_path, write_atomically
+from trainers.server_check import ServerReport, fill_report, say
 
 FLAGS = flags.FLAGS
 BATCH_SIZE = 1024  # More rows than any request of this command has.

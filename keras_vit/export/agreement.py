@@ -52,12 +52,12 @@ class Tolerance:
 FLOAT32 = Tolerance(relative_difference=1e-5)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Agreement:
     """The comparison of the outputs of an export with those of the model.
 
     Args:
-        path: The file or folder of the export.
+        path: The file or folder of the export; "" of outputs alone.
         kind: The kind of export, such as "saved_model" or "tflite float16".
         num_bytes: Size on disk.
         num_images: Number of images in the comparison.
@@ -77,9 +77,9 @@ class Agreement:
         left_out: The kinds of operations outside of them.
     """
 
-    path: str
-    kind: str
-    num_bytes: int
+    path: str = ""
+    kind: str = ""
+    num_bytes: int = 0
     num_images: int
     max_difference: float
     relative_difference: float
@@ -139,9 +139,6 @@ def compare(
         is_other = ~is_same.all(axis=1)
         what = "of the labels, {} of {}, are the same at their thresholds"
     agreement = Agreement(
-        path="",
-        kind="",
-        num_bytes=0,
         num_images=len(expected),
         max_difference=float(np.max(differences)),
         relative_difference=float(np.max(relative_differences)),
@@ -227,7 +224,13 @@ def compare_outputs(
         Each fault begins with the name of its output.
     """
     num_images = len(next(iter(expected.values())))
-    report = Agreement("", "", 0, num_images, 0.0, 0.0, 1.0, 1.0)
+    report = Agreement(
+        num_images=num_images,
+        max_difference=0.0,
+        relative_difference=0.0,
+        cosine=1.0,
+        top1_agreement=1.0,
+    )
     agreements, faults = {}, []
     for name, want in expected.items():
         found = outputs.get(name)

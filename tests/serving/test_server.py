@@ -36,7 +36,7 @@ from tests.serving.running import (
     wait_until,
 )
 from trainers.data.decoding import PixelOptions, decode_file
-from trainers.export.server_check import check_server
+from trainers.server_check import check_server
 
 ZOO, PATH = "/v1/models/zoo:predict", "/v1/models/m:predict"
 X, Y = {"x": spec("DT_FLOAT", -1, 3)}, {"y": spec("DT_FLOAT", -1)}

@@ -19,7 +19,7 @@ from tests.serving.servers import (
     Refusal,
     RestServer,
 )
-from trainers.export.server_check import (
+from trainers.server_check import (
     check_server,
     measure_response_times,
     mirror,

@@ -131,7 +131,7 @@ def predict_dataset(
         ValueError: If the images do not fit the model, an output is not
             finite, no image has a label or the data set cannot be read.
     """
-    check_classifier(model, dataset)
+    check_images_fit(model, dataset)
     num_images = dataset.num_examples(dataset.eval_split)
     num_outputs = 0
     batches = read_batches(
@@ -187,7 +187,7 @@ def take_images(
         ValueError: If the images do not fit the model, or the data set cannot
             be read.
     """
-    check_classifier(model, dataset)
+    check_images_fit(model, dataset)
     found, num_found = [], 0
     size, batch_size = model.input_shape[1:3], min(count, BATCH_SIZE)
     for images, _, counts, _ in read_batches(
@@ -238,8 +238,8 @@ def read_batches(
             yield images, labels, weights > 0, names
 
 
-def check_classifier(model: keras.Model, dataset: ImageDataset):
-    """Raise a ValueError unless `model` returns one vector per image.
+def check_images_fit(model: keras.Model, dataset: ImageDataset):
+    """Raise a ValueError unless `model` returns a vector for each image.
 
     Args:
         model: The model.

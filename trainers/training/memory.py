@@ -426,7 +426,7 @@ GATHERED_BYTES = 2**16  # The unit in which workers compare their memory.
 
 
 def fit_to_memory(
-    recipe: Recipe, free: Collection[str], build: Callable
+    recipe: Recipe, free: Collection[str], make: Callable
 ) -> tuple[Recipe, Any, MemoryPlan]:
     """Return a recipe that fits into memory, its loop, and why it is so.
 
@@ -437,9 +437,9 @@ def fit_to_memory(
     Args:
         recipe: The recipe as it would be with enough memory.
         free: The fields to choose: `accumulation_steps`, `use_remat`.
-        build: Returns the loop of a recipe.
+        make: Returns the loop of a recipe.
     """
-    loop = build(recipe)
+    loop = make(recipe)
     images = recipe.batch_size // loop.engine.num_replicas
     parts, remat = [recipe.accumulation_steps], [recipe.use_remat]
     if "accumulation_steps" in free and not has_batch_statistics(loop.model):
@@ -453,7 +453,7 @@ def fit_to_memory(
             recipe = dataclasses.replace(recipe, use_remat=use_remat)
             loop = None
             gc.collect()  # The other model would need memory as well.
-            loop = build(recipe)
+            loop = make(recipe)
         return estimate_memory(
             loop.model,
             images,
