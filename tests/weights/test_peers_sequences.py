@@ -12,7 +12,7 @@ from keras_vit import (
 )
 from tests.tiny import to_numpy
 from tests.weights.peer_process import MARKS, arrays_in, build, is_close, work
-from tests.weights.test_peers_huggingface import FLAT, LABELS, SIGLIP_2
+from tests.weights.test_peers_huggingface import CASES, request_of
 
 pytestmark = [
     *MARKS,
@@ -24,13 +24,7 @@ TIMM = (
     "naflexvit_base_patch16_par_gap",
     "naflexvit_base_patch16_siglip",
 )
-SIGLIP = {
-    "Siglip2VisionModel": ("Siglip2VisionConfig", FLAT),
-    "Siglip2ForImageClassification": (
-        "Siglip2Config",
-        {**SIGLIP_2, **LABELS},
-    ),
-}
+SIGLIP = ("Siglip2VisionModel", "Siglip2ForImageClassification")
 # Rows and columns of the images in a batch; the longest has all its patches.
 GRIDS = ((3, 5), (1, 4), (4, 4), (2, 8))
 
@@ -57,10 +51,7 @@ def answered(peers_folder):
     """Return a function from a name to a model, its patches and answers."""
     requests = {name: {"name": name} for name in TIMM}
     build("build_architecture", requests, peers_folder)
-    requests = {
-        kind: {"kind": kind, "config": config, "arguments": arguments}
-        for kind, (config, arguments) in SIGLIP.items()
-    }
+    requests = {kind: request_of(kind, CASES[kind]) for kind in SIGLIP}
     build("build_huggingface_class", requests, peers_folder)
     models, requests = {}, []
     for name in (*TIMM, *SIGLIP):

@@ -48,16 +48,6 @@ def test_blocks_beyond_the_tenth_keep_their_order(stack, load):
         np.testing.assert_array_equal(to_numpy(layer.kernel), kernel)
 
 
-def test_stacks_of_unequal_depth_are_refused(load):
-    arrays = stored_in("big_vision_gap_scan.npz")
-    name = next(
-        n for n in arrays if n.endswith("encoderblock/LayerNorm_0/bias")
-    )
-    arrays[name] = np.concatenate([arrays[name], arrays[name]])
-    with pytest.raises(ValueError, match="are not of one depth"):
-        load(arrays)
-
-
 def test_naflex(load):
     """A matrix for flat patches, and a table with axes of its grid."""
     name = "big_vision_map.npz"

@@ -76,13 +76,6 @@ def test_a_pooler_of_another_activation_is_refused(load):
         load(arrays, {**CONFIG, "pooler_act": "gelu"})
 
 
-def test_epsilons_follow_the_family(load):
-    """Without a JSON file; config.json states 1e-12 as well."""
-    model = load(stored_in("hf_vit"), num_heads=3)
-    assert model.config.layer_norm_epsilon == 1e-12
-    assert LAYOUTS["timm"].layer_norm_epsilon == 1e-6
-
-
 def test_what_only_the_configuration_says():
     """The rest is judged by transformers, in test_files_for_peers.py."""
     config = tiny_config(
