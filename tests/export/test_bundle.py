@@ -1,7 +1,11 @@
+import contextlib
+import io
 import json
 import pathlib
 import re
+import shutil
 import sys
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -13,6 +17,7 @@ from keras_vit.export import (
     FORMATS,
     QUANTIZATIONS,
     DisagreementError,
+    ExportReport,
     Serving,
     Tolerance,
     export_model,
@@ -38,6 +43,39 @@ def images():
     return random.uniform(-1, 1, (16, 4, 4, 3)).astype("float32")
 
 
+class Exported(NamedTuple):
+    """Version 1: its folder, report, what was printed and asked of the model.
+
+    Nobody may change what is in the folder.
+    """
+
+    folder: pathlib.Path
+    report: ExportReport
+    output: str
+    errors: str
+    asked: list[int]
+
+
+@pytest.fixture(scope="module")
+def exported(model, images, tmp_path_factory):
+    folder, asked = tmp_path_factory.mktemp("exported"), []
+    predict = type(model).predict
+
+    def note_and_predict(self, x, **choices):
+        asked.append(len(x))
+        return predict(self, x, **choices)
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(io.StringIO()) as output,
+        contextlib.redirect_stderr(io.StringIO()) as errors,
+    ):
+        patch.setattr(type(model), "predict", note_and_predict)
+        report = export_model(model, folder, images, threads=())
+    said = output.getvalue(), errors.getvalue()
+    return Exported(folder, report, *said, asked)
+
+
 def files(folder):
     return sorted(
         str(path.relative_to(folder))
@@ -56,9 +94,8 @@ SAVED_MODEL = [
 ]
 
 
-def test_layout_and_versions(model, images, tmp_path):
-    first = export_model(model, tmp_path, images, **QUIET)
-    assert (first.name, first.version) == ("tiny", 1)
+def test_layout_and_versions(exported, model, images, tmp_path):
+    assert (exported.report.name, exported.report.version) == ("tiny", 1)
     expected = [
         "report/tiny/1/report.json",
         "report/tiny/1/report.md",
@@ -69,20 +106,21 @@ def test_layout_and_versions(model, images, tmp_path):
         "tflite/tiny/1/model.json",
     ]
     # By name, models.config comes before tiny.
-    assert files(tmp_path) == sorted(expected)
-    # The next is free in all formats, those that are not written, too.
-    second = export_model(
+    assert files(exported.folder) == sorted(expected)
+    shutil.copytree(exported.folder, tmp_path, dirs_exist_ok=True)
+    export_model(
         model,
         tmp_path,
         images,
         ["tflite"],
+        version=6,
         tflite_quantizations=["float32", "float16"],
         **QUIET,
     )
-    assert second.version == 2
+    # The next is free in all formats, those that are not written, too.
     third = export_model(model, tmp_path, images, ["saved_model"], **QUIET)
-    assert third.version == 3
-    assert sorted(p.name for p in tmp_path.glob("tflite/tiny/2/*")) == [
+    assert third.version == 7
+    assert sorted(p.name for p in tmp_path.glob("tflite/tiny/6/*")) == [
         "float16.tflite",
         "float32.tflite",
         "labels.txt",
@@ -90,26 +128,28 @@ def test_layout_and_versions(model, images, tmp_path):
     ]
     config = (tmp_path / "saved_model" / "models.config").read_text()
     labels = re.findall(r'key: "(\w+)"\n +value: (\d+)', config)
-    assert labels == [("canary", "3"), ("stable", "1")]
+    assert labels == [("canary", "7"), ("stable", "1")]
 
 
-def test_report_is_what_was_found(model, images, tmp_path):
-    report = export_model(model, tmp_path, images, version=7, **QUIET)
-    content = json.loads(
-        (tmp_path / "report" / "tiny" / "7" / "report.json").read_text()
-    )
+def test_report_is_what_was_found(exported, model):
+    report, folder = exported.report, exported.folder / "report/tiny/1"
+    content = json.loads((folder / "report.json").read_text())
     kinds = [entry["kind"] for entry in content["agreements"]]
     assert kinds == ["saved_model", "tflite dynamic_int8"]
     for entry, agreement in zip(content["agreements"], report.agreements):
         path = pathlib.Path(entry["path"])
-        assert path.exists() and path.is_relative_to(tmp_path)
+        assert path.exists() and path.is_relative_to(exported.folder)
         assert entry["num_images"] == 16
         assert entry["max_difference"] == agreement.max_difference
     assert content["parameters"] == model.count_params() == 12
-    table = (tmp_path / "report" / "tiny" / "7" / "report.md").read_text()
+    table = (folder / "report.md").read_text()
     assert table == f"{report}\n"
     row = [line for line in table.splitlines() if "saved_model" in line][0]
     assert "100.00%" in row and row.endswith("| ok |")
+    # Progress is said on the standard error.
+    assert "Writing saved_model" in exported.errors and not exported.output
+    # Once for all, and for the pixels and the files of a server.
+    assert exported.asked == [16, 16, 16]
 
 
 def test_an_export_that_differs_leaves_nothing(
@@ -172,16 +212,14 @@ def test_bad_arguments_leave_nothing(model, images, tmp_path, choices, match):
     assert not list(tmp_path.iterdir())
 
 
-def test_no_version_is_overwritten(model, images, tmp_path):
-    export_model(model, tmp_path, images, ["tflite"], version=5, **QUIET)
-    before = files(tmp_path)
-    with pytest.raises(
-        ValueError, match="version=5, and 'tiny' in .* has the versions 5"
-    ):
-        export_model(
-            model, tmp_path, images, ["saved_model"], version=5, **QUIET
-        )
-    assert files(tmp_path) == before
+def test_no_version_is_overwritten(exported, model, images):
+    before = files(exported.folder)
+    for name in ("saved_model", "openvino"):  # The number is that of all.
+        with pytest.raises(ValueError, match="version=1, and 'tiny' in .* 1"):
+            export_model(
+                model, exported.folder, images, [name], version=1, **QUIET
+            )
+    assert files(exported.folder) == before
 
 
 def test_a_file_in_the_place_of_the_folder(model, images, tmp_path):
@@ -244,10 +282,8 @@ def test_the_json_report_contains_no_nan(model, images, tmp_path):
     def refuse(name):
         raise AssertionError(f"{name} is not JSON")
 
-    content = json.loads(
-        (tmp_path / "report" / "tiny" / "1" / "report.json").read_text(),
-        parse_constant=refuse,
-    )
+    text = (tmp_path / "report/tiny/1/report.json").read_text()
+    content = json.loads(text, parse_constant=refuse)
     for entry in content["agreements"]:
         assert entry["max_difference"] is None and entry["cosine"] is None
         assert (
@@ -256,29 +292,8 @@ def test_the_json_report_contains_no_nan(model, images, tmp_path):
         )
 
 
-def test_answers_are_computed_once(model, images, tmp_path, monkeypatch):
-    asked = []
-    predict = type(model).predict
-    monkeypatch.setattr(
-        type(model),
-        "predict",
-        lambda self, x, **choices: (
-            asked.append(len(x)) or predict(self, x, **choices)
-        ),
-    )
-    export_model(
-        model,
-        tmp_path,
-        images,
-        tflite_quantizations=["float32", "float16", "dynamic_int8"],
-        **QUIET,
-    )
-    # Once for all, and for the pixels and the files of a server.
-    assert asked == [16, 16, 16]
-
-
-def test_models_config_of_someone_else_stays(model, images, tmp_path):
-    export_model(model, tmp_path, images, ["saved_model"], **QUIET)
+def test_models_config_of_someone_else_stays(exported, model, images, tmp_path):
+    shutil.copytree(exported.folder, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "saved_model" / "models.config"
     path.write_text("# mine\n")
     with pytest.warns(UserWarning, match="stays as it is"):
@@ -325,14 +340,6 @@ def test_all_are_taken_back_if_one_cannot_be_published(tmp_path):
             pass
     assert files(tmp_path) == ["b/1/file"]
     assert not (tmp_path / "a").exists()
-
-
-def test_progress_is_said_on_the_standard_error(
-    model, images, tmp_path, capsys
-):
-    export_model(model, tmp_path, images, ["saved_model"], threads=())
-    output, errors = capsys.readouterr()
-    assert "Writing saved_model" in errors and not output
 
 
 @pytest.mark.parametrize(

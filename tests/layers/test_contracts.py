@@ -5,21 +5,24 @@ import pytest
 
 from keras_vit import layers
 from tests import contracts
-from tests.contracts import POLICIES
 from tests.layers.cases import CASES
 from tests.tiny import tensorflow_only
 
-each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-# The first of each layer of images: for what no argument changes.
-# Weights, values and gradients of every case are tested all the same.
-OF_IMAGES = {}
+# The first case of each layer: for what no argument changes. Weights, values
+# and gradients of every case are tested all the same.
+FIRST = {}
 for name, case in CASES.items():
-    if not case.is_beside:
-        OF_IMAGES.setdefault(case.layer_class, (name, case))
-each_layer_of_images = pytest.mark.parametrize(
-    "case",
-    [case for _, case in OF_IMAGES.values()],
-    ids=[name for name, _ in OF_IMAGES.values()],
+    FIRST.setdefault(case.layer_class, name)
+
+
+def each(*names):
+    return pytest.mark.parametrize("case", [CASES[n] for n in names], ids=names)
+
+
+each_case = each(*CASES)
+each_layer = each(*FIRST.values())
+each_layer_of_images = each(
+    *(name for name in FIRST.values() if not CASES[name].is_beside)
 )
 
 
@@ -45,15 +48,20 @@ def test_config_round_trip(case):
     contracts.check_config_round_trip(case)
 
 
-@each_case
+@each_layer
 def test_saved_and_reloaded_model_is_exact(case, tmp_path):
+    """tests/models/test_vision_transformer.py has models of all arguments."""
     contracts.check_saved_model_is_exact(case, tmp_path)
 
 
 @each_case
-@pytest.mark.parametrize("policy", POLICIES)
-def test_mixed_precision_stays_within_rounding(case, policy):
-    contracts.check_precision(case, policy)
+def test_bfloat16_stays_within_rounding(case):
+    contracts.check_precision(case, "mixed_bfloat16")
+
+
+@each_layer
+def test_float16_stays_within_rounding(case):
+    contracts.check_precision(case, "mixed_float16")
 
 
 @each_case
@@ -63,9 +71,14 @@ def test_gradient_reaches_every_variable_and_the_input(case):
 
 @tensorflow_only
 @each_case
-@pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
-def test_graph_equals_eager(case, jit_compile):
-    contracts.check_graph_equals_eager(case, jit_compile)
+def test_graph_equals_eager(case):
+    contracts.check_graph_equals_eager(case, jit_compile=False)
+
+
+@tensorflow_only
+@each_layer
+def test_xla_equals_eager(case):
+    contracts.check_graph_equals_eager(case, jit_compile=True)
 
 
 @each_layer_of_images

@@ -1,5 +1,7 @@
 """Every type of numbers: what is rounded once only, float64, no images."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -113,17 +115,11 @@ def test_no_images_have_no_answers(choices):
     assert tuple(grid.shape) == (0, 4, 4, 24)
 
 
-@pytest.mark.parametrize("size", [(50, 48), (48, 50), (5, 48)])
-@pytest.mark.parametrize("call", ["model", "predict", "outer", "features"])
-def test_an_image_of_parts_of_patches_names_both_sizes(size, call):
+def test_an_image_of_parts_of_patches_names_both_sizes():
     config = tiny_config(use_dynamic_image_size=True)
     model = VisionTransformer(config)
     outer = keras.Sequential([keras.Input((None, None, 3)), model])
-    run = {
-        "model": model,
-        "predict": lambda x: model.predict(x, verbose=0),
-        "outer": outer,
-        "features": model.features,
-    }[call]
-    with pytest.raises(ValueError, match=rf"{size[0]}x{size[1]}.*patch_size=8"):
-        run(np.zeros((2, *size, 3), "float32"))
+    calls = (model, outer, model.features, model.predict_on_batch)
+    for call, (h, w) in itertools.product(calls, [(50, 48), (48, 50), (5, 48)]):
+        with pytest.raises(ValueError, match=rf"{h}x{w}.*patch_size=8"):
+            call(np.zeros((2, h, w, 3), "float32"))

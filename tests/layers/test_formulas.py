@@ -1,5 +1,7 @@
 """Every layer computes its formula."""
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy.special import softmax
@@ -139,10 +141,15 @@ def make_block(x, **options):
     return randomize(block)
 
 
-@pytest.mark.parametrize("mask", [None, *MASKS.values()], ids=["all", *MASKS])
-@pytest.mark.parametrize("kind", BLOCKS)
+@pytest.mark.parametrize(
+    ("kind", "mask"),
+    [
+        *((kind, None) for kind in BLOCKS),
+        *itertools.product(("tanh", "all_at_once"), MASKS),
+    ],
+)
 def test_blocks(kind, mask):
-    x = noise(*TOKENS)
+    x, mask = noise(*TOKENS), MASKS.get(mask)
     block = make_block(x, **BLOCKS[kind])
     expected, scores = references.block(block, x, mask)
     close(block(x, mask=mask), expected)

@@ -44,9 +44,17 @@ def test_patches_of_its_own_size_are_the_model(kind):
     close(flexible(x, patch_size=8), model(x))
 
 
-@each_kind
+# Kinds of positions.
+PLACED = ("plain", "learned_2d", "sincos_2d", "eva02", "perception", "mixed")
+
+
 @pytest.mark.parametrize(
-    ("image_size", "patch_size"), [((32, 32), 4), ((32, 48), 16), ((24, 40), 8)]
+    ("kind", "image_size", "patch_size"),
+    [
+        *((kind, (32, 48), 16) for kind in KINDS),
+        *((kind, (32, 32), 4) for kind in PLACED),
+        *((kind, (24, 40), 8) for kind in (*PLACED, "dinov3")),
+    ],
 )
 def test_it_is_the_model_of_another_size(kind, image_size, patch_size):
     model, flexible = make(**KINDS[kind])

@@ -263,30 +263,22 @@ def answer_bit(path, arguments, shapes):
     np.savez(pathlib.Path(path).with_suffix(".answers.npz"), **found)
 
 
-def run_huggingface(model, images, details=False):
-    """Return the answers of `model`; its pooler's where it has no head."""
+def look_into_huggingface(model, images):
+    """Return the logits of `model`, and the tokens and maps of its blocks."""
     import torch
 
-    found = {}
     with torch.inference_mode():
         answer = model(
             channels_first(images),
-            output_hidden_states=details,
-            output_attentions=details,
+            output_hidden_states=True,
+            output_attentions=True,
         )
-    if "logits" in answer:
-        found["logits"] = answer.logits.numpy()
-    else:
-        found["encoded"] = answer.last_hidden_state.numpy()
-        for key in ("image_embeds", "pooler_output"):
-            if getattr(answer, key, None) is not None:
-                found.setdefault("logits", getattr(answer, key).numpy())
-    if details:
-        # The first hidden states are those before the first block.
-        for index, hidden in enumerate(answer.hidden_states[1:]):
-            found[f"hidden/{index}"] = hidden.numpy()
-        for index, attention in enumerate(answer.attentions):
-            found[f"attention/{index}"] = attention.numpy()
+    found = {"logits": answer.logits.numpy()}
+    # The first hidden states are those before the first block.
+    for index, hidden in enumerate(answer.hidden_states[1:]):
+        found[f"hidden/{index}"] = hidden.numpy()
+    for index, attention in enumerate(answer.attentions):
+        found[f"attention/{index}"] = attention.numpy()
     return found
 
 
@@ -294,7 +286,7 @@ def run_huggingface(model, images, details=False):
 WITH_DECODER = ("MaskedImage", "PreTraining", "Depth", "Segmentation")
 
 
-def run_any_huggingface(model, images, **inputs):
+def run_huggingface(model, images, **inputs):
     """Return the answers of the image model in `model`, tokens included."""
     import torch
 
@@ -373,13 +365,13 @@ def build_huggingface_class(
     else:
         model.save_pretrained(folder, max_shard_size=max_shard_size)
     x = draw_images((2, *size, 3), seed)
-    found = run_any_huggingface(model, x)
+    found = run_huggingface(model, x)
     if details:
-        found |= run_huggingface(model, x, details)
+        found |= look_into_huggingface(model, x)
     np.savez(folder / "expected.npz", x=x, **found)
     if resized is not None:
         x = draw_images((2, 56, 40, 3), seed)
-        found = run_any_huggingface(model, x, **resized)
+        found = run_huggingface(model, x, **resized)
         np.savez(folder / "resized.npz", x=x, **found)
 
 
@@ -464,24 +456,19 @@ def load_timm(path, images, output, arguments=None, name=None):
 
 
 def load_huggingface(path, images, output, kind, **arguments):
-    """Write the outputs of Hugging Face with a folder, loaded completely."""
+    """Write the outputs of Hugging Face with a folder, loaded completely.
+
+    Of a model without a head and a pooler they are its tokens.
+    """
     model, info = getattr(import_peer("transformers"), kind).from_pretrained(
         path, output_loading_info=True, **arguments
     )
     wrong = {key: sorted(map(str, rows)) for key, rows in info.items() if rows}
     if wrong:
         raise ValueError(f"{path}: {wrong}")
-    answers = run_huggingface(model.eval(), np.load(images)["x"])
-    np.savez(output, **answers)
-
-
-def preprocess_huggingface(path, images, output):
-    """Write the pixels that the image processor of a folder makes."""
-    transformers = import_peer("transformers")
-    processor = transformers.ViTImageProcessor.from_pretrained(path)
-    images = list(np.load(images)["x"])
-    pixels = processor(images, return_tensors="np")["pixel_values"]
-    np.savez(output, pixels=np.asarray(pixels).transpose(0, 2, 3, 1))
+    found = run_huggingface(model.eval(), np.load(images)["x"])
+    key = "answer" if "answer" in found else "tokens"
+    np.savez(output, logits=found[key])
 
 
 def transform_timm(path, photos, output):
@@ -585,7 +572,6 @@ TASKS = {
         build_huggingface_class,
         load_timm,
         load_huggingface,
-        preprocess_huggingface,
         process_huggingface,
         transform_timm,
         resample,

@@ -22,19 +22,30 @@ def tuned(rank=2, layers=("qkv", "mlp_out"), keep=("head",), **choices):
     return model
 
 
+@pytest.fixture(scope="module")
+def model():
+    """Return the model whose file is `saved`; it must not be changed."""
+    return tuned()
+
+
+@pytest.fixture(scope="module")
+def saved(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("lora") / "saved.safetensors"
+    save_lora(model, path)
+    return path
+
+
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "lora.safetensors"
 
 
-def test_the_file_has_what_is_trained_and_its_description(path):
-    model = tuned()
-    save_lora(model, path)
-    arrays = safetensors.numpy.load_file(path)
+def test_the_file_has_what_is_trained_and_its_description(model, saved):
+    arrays = safetensors.numpy.load_file(saved)
     assert arrays.keys() == trained(model)
     for weight in model.trainable_weights:
         np.testing.assert_array_equal(arrays[weight.path], to_numpy(weight))
-    with safetensors.safe_open(path, "numpy") as file:
+    with safetensors.safe_open(saved, "numpy") as file:
         described = json.loads(file.metadata()["keras_vit"])["lora"]
     assert described == {"rank": 2, "alpha": 3, "layers": ["qkv", "mlp_out"]}
 
@@ -51,12 +62,10 @@ def test_a_plain_model_becomes_the_tuned_one(path, keep):
     )
 
 
-def test_the_same_updates_are_replaced(path):
-    model = tuned()
-    save_lora(model, path)
+def test_the_same_updates_are_replaced(model, saved):
     again = make()
     again.enable_lora(2, ("qkv", "mlp_out"), alpha=3)
-    load_lora(again, path)
+    load_lora(again, saved)
     np.testing.assert_array_equal(
         to_numpy(again(IMAGES)), to_numpy(model(IMAGES))
     )
@@ -84,29 +93,27 @@ WRONG_MODELS = {
 
 
 @pytest.mark.parametrize("name", WRONG_MODELS)
-def test_a_wrong_model_is_refused_and_not_changed(path, name):
+def test_a_wrong_model_is_refused_and_not_changed(saved, name):
     choices, message = WRONG_MODELS[name]
-    save_lora(tuned(), path)
     model = make(**choices)
     before = [to_numpy(weight) for weight in model.weights]
     with pytest.raises(ValueError, match=message):
-        load_lora(model, path)
+        load_lora(model, saved)
     for weight, old in zip(model.weights, before, strict=True):
         np.testing.assert_array_equal(to_numpy(weight), old)
     assert len(trained(model)) == len(model.weights)
 
 
-def test_other_updates_are_refused(path):
-    save_lora(tuned(), path)
+def test_other_updates_are_refused(saved):
     with pytest.raises(ValueError, match="no LoRA, or the same.*'rank': 1"):
-        load_lora(tuned(rank=1), path)
+        load_lora(tuned(rank=1), saved)
 
 
-def test_a_model_without_lora_is_not_written(path):
+def test_a_model_without_lora_is_not_written(model, path):
     with pytest.raises(ValueError, match="add them with `model.enable_lora`"):
         save_lora(make(), path)
     with pytest.raises(ValueError, match=r"a \.safetensors file.*lora.npz"):
-        save_lora(tuned(), "lora.npz")
+        save_lora(model, "lora.npz")
     assert not path.exists()
 
 
@@ -144,9 +151,8 @@ def test_a_file_of_another_kind_is_refused(path, described):
     ],
     ids=str,
 )
-def test_a_wrong_description_is_refused(path, changes, message):
-    save_lora(tuned(), path)
-    arrays = safetensors.numpy.load_file(path)
+def test_a_wrong_description_is_refused(saved, path, changes, message):
+    arrays = safetensors.numpy.load_file(saved)
     described = {"rank": 2, "alpha": 3, "layers": ["qkv", "mlp_out"]}
     described = {"written_by": "keras_vit", "lora": described | changes}
     metadata = {"keras_vit": json.dumps(described)}
@@ -157,11 +163,10 @@ def test_a_wrong_description_is_refused(path, changes, message):
     assert len(trained(model)) == len(model.weights)
 
 
-def test_an_array_of_whole_numbers_is_refused(path):
-    save_lora(tuned(), path)
-    with safetensors.safe_open(path, "numpy") as file:
+def test_an_array_of_whole_numbers_is_refused(saved, path):
+    with safetensors.safe_open(saved, "numpy") as file:
         metadata = file.metadata()
-    arrays = safetensors.numpy.load_file(path)
+    arrays = safetensors.numpy.load_file(saved)
     name = next(name for name in arrays if name.endswith("lora_kernel_b"))
     arrays[name] = np.ones_like(arrays[name], "int32")
     safetensors.numpy.save_file(arrays, path, metadata)
@@ -169,14 +174,12 @@ def test_an_array_of_whole_numbers_is_refused(path):
         load_lora(make(), path)
 
 
-def test_a_damaged_file_is_refused(path):
-    save_lora(tuned(), path)
-    path.write_bytes(path.read_bytes()[:-5])
+def test_a_damaged_file_is_refused(saved, path):
+    path.write_bytes(saved.read_bytes()[:-5])
     with pytest.raises(ValueError, match="lora.safetensors cannot be read"):
         load_lora(make(), path)
 
 
-def test_the_file_is_no_checkpoint(path):
-    save_lora(tuned(), path)
+def test_the_file_is_no_checkpoint(saved):
     with pytest.raises(ValueError, match="LoRA"):
-        load_checkpoint(make(), path)
+        load_checkpoint(make(), saved)

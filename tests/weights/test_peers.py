@@ -34,7 +34,6 @@ from tests.weights.peer_process import (
 pytestmark = MARKS
 
 TOLERANCE = 5e-6
-TWELVE_BLOCKS = 1e-5
 
 
 class Case(NamedTuple):
@@ -81,22 +80,14 @@ def timm(changes=None, read=None, images=(2, 32, 32, 3), **build):
     return Case(build, read)
 
 
-def timm_named(name, heads, images=(2, 224, 224, 3), details=True, **arguments):
-    build = {"name": name, "arguments": arguments, "images": images}
-    read = {"num_heads": heads}
-    return Case({**build, "details": details}, read, HYBRID)
+def hybrid(name, channels, details):
+    arguments = {**HYBRID_TINY, "in_chans": channels}
+    build = {"name": name, "arguments": arguments, "details": details}
+    build["images"] = (2, 128, 128, channels)
+    return Case(build, {"num_heads": 3}, HYBRID)
 
 
 TIMM = {
-    "S16": Case(
-        {
-            "arguments": {"embed_dim": 384, "num_heads": 6},
-            "images": (2, 224, 224, 3),
-            "details": True,
-        },
-        {"num_heads": 6},
-        TWELVE_BLOCKS,
-    ),
     "token": timm(
         details=True,
         resized=[
@@ -221,22 +212,9 @@ TIMM = {
             "vit_base_patch16_siglip_256",
         )
     },
-    "R26_S32": timm_named("vit_small_r26_s32_224", 6),
     # The tokens behind so deep a stem are rounded by 3e-4 in timm itself.
-    "R50": timm_named(
-        "vit_base_r50_s16_224",
-        3,
-        (2, 128, 128, 3),
-        details=False,
-        **HYBRID_TINY,
-    ),
-    "R26_5_channels": timm_named(
-        "vit_small_r26_s32_224",
-        3,
-        (2, 128, 128, 5),
-        in_chans=5,
-        **HYBRID_TINY,
-    ),
+    "R50": hybrid("vit_base_r50_s16_224", 3, details=False),
+    "R26_5_channels": hybrid("vit_small_r26_s32_224", 5, details=True),
 }
 
 
@@ -409,7 +387,7 @@ def test_a_model_answers_the_same(key, built):
 
 
 def test_logits_are_of_the_size_that_the_tolerances_are_for(built):
-    expected = expected_of(built("S16"))
+    expected = expected_of(built("hub"))
     assert 1 < np.abs(expected["logits"]).max() < 6
 
 
@@ -519,8 +497,8 @@ def test_tables_and_kernels_are_resized_as_by_timm(tmp_path):
 
 
 def test_the_epsilons_of_the_other_stem_answer_otherwise(built):
-    path = built("R26_S32")
+    path = built("R26_5_channels")
     expected = expected_of(path)
-    model = read(path, TIMM["R26_S32"], stem_epsilons="official")
+    model = read(path, TIMM["R26_5_channels"], stem_epsilons="official")
     difference = to_numpy(model(expected["x"])) - expected["logits"]
     assert np.abs(difference).max() > 5e-5

@@ -35,15 +35,26 @@ ENDINGS = {
 }
 
 
+@pytest.fixture(scope="module")
+def model():
+    """Return a plain model, which must not be changed."""
+    return make()
+
+
 def names_in(path):
     with open_file(path) as checkpoint:
         return set(checkpoint.arrays)
 
 
+def assert_same_answers(model, other, size=(32, 32), atol=1e-6):
+    x = noise(2, *size, 3)
+    answers = (to_numpy(each(x)) for each in (model, other))
+    np.testing.assert_allclose(*answers, rtol=0, atol=atol)
+
+
 @pytest.mark.parametrize("layout", ENDINGS)
-def test_files_are_whole_and_equal_for_equal_models(layout, tmp_path):
+def test_files_are_whole_and_equal_for_equal_models(layout, model, tmp_path):
     """And other libraries read them without a pickle."""
-    model = make()
     one, two = (tmp_path / f"{name}{ENDINGS[layout]}" for name in "ab")
     save_checkpoint(model, one, layout=layout)
     save_checkpoint(make(), two, layout=layout)
@@ -61,9 +72,9 @@ def test_files_are_whole_and_equal_for_equal_models(layout, tmp_path):
 
 
 @pytest.mark.parametrize("layout", ENDINGS)
-def test_a_failure_leaves_what_was_there(layout, tmp_path, monkeypatch):
+def test_a_failure_leaves_what_was_there(layout, model, tmp_path, monkeypatch):
     path = tmp_path / f"model{ENDINGS[layout]}"
-    save_checkpoint(make(), path, layout=layout)
+    save_checkpoint(model, path, layout=layout)
     files = [path] if path.is_file() else sorted(path.iterdir())
     before = [file.read_bytes() for file in files]
 
@@ -161,17 +172,12 @@ def test_models_without_a_head(tmp_path):
     assert config["pooler_output_size"] == 16
     assert "pooler.dense.weight" in names_in(tmp_path / "hf")
     assert "id2label" not in config
-    again = from_checkpoint(tmp_path / "hf")
-    x = noise(2, 32, 32, 3)
-    np.testing.assert_allclose(
-        to_numpy(again(x)), to_numpy(model(x)), rtol=0, atol=1e-6
-    )
+    assert_same_answers(from_checkpoint(tmp_path / "hf"), model)
 
 
 def test_a_class_without_a_bias_of_the_head_needs_no_head(tmp_path):
     """Its weight may be missing from the model as well."""
-    config = tiny_config(**{**LATER_KINDS["clip"], "num_classes": 0})
-    model = randomize(VisionTransformer(config))
+    model = make(**{**LATER_KINDS["clip"], "num_classes": 0})
     save_checkpoint(model, tmp_path / "clip", layout="huggingface")
     copy = from_checkpoint(tmp_path / "clip")
     for a, b in zip(model.weights, copy.weights, strict=True):
@@ -179,9 +185,13 @@ def test_a_class_without_a_bias_of_the_head_needs_no_head(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kind", ["none", "learned_2d", "sincos_1d", "sincos_2d"]
+    ("kind", "layout"),
+    [
+        *itertools.product(("none", "sincos_2d"), ENDINGS),
+        ("learned_2d", "official"),
+        ("sincos_1d", "big_vision"),
+    ],
 )
-@pytest.mark.parametrize("layout", ENDINGS)
 def test_other_positions_are_written_as_a_table(kind, layout, tmp_path):
     model = make(position_embedding=kind, image_size=(32, 48))
     path = tmp_path / f"model{ENDINGS[layout]}"
@@ -190,14 +200,12 @@ def test_other_positions_are_written_as_a_table(kind, layout, tmp_path):
     native = layout == "big_vision" and kind == "sincos_2d"
     expected = "sincos_2d" if native else "learned"
     assert again.config.position_embedding == expected
-    x = noise(2, 32, 48, 3)
-    np.testing.assert_allclose(
-        to_numpy(again(x)), to_numpy(model(x)), rtol=0, atol=2e-6
-    )
+    assert_same_answers(again, model, (32, 48), atol=2e-6)
 
 
-def test_the_row_of_the_class_token_goes_into_it_for_big_vision(tmp_path):
-    model = make()
+def test_the_row_of_the_class_token_goes_into_it_for_big_vision(
+    model, tmp_path
+):
     save_checkpoint(model, tmp_path / "model.npz", layout="big_vision")
     with np.load(tmp_path / "model.npz") as file:
         table, token = file["params/pos_embedding"], file["params/cls"]
@@ -209,8 +217,7 @@ def test_the_row_of_the_class_token_goes_into_it_for_big_vision(tmp_path):
     )
 
 
-def test_dialects(tmp_path):
-    model = make()
+def test_dialects(model, tmp_path):
     path = tmp_path / "model.npz"
     save_checkpoint(model, path)
     released = "Transformer/encoderblock_1/MlpBlock_3/Dense_0/kernel"
@@ -228,17 +235,14 @@ def test_dialects(tmp_path):
     stacked = "params/Transformer/encoderblock/MlpBlock_0/Dense_0/kernel"
     with np.load(path) as file:
         assert file[stacked].shape == (2, 24, 48)
-    with pytest.raises(
-        ValueError, match="`dialect` must be one of '', 'linen'"
-    ):
+    with pytest.raises(ValueError, match="`dialect` .*'', 'linen'"):
         save_checkpoint(model, path, dialect="scan")
     with pytest.raises(ValueError, match="`dialect` must be left out"):
         save_checkpoint(model, tmp_path / "x", layout="timm", dialect="root")
 
 
 def test_a_reduced_type_is_written_as_float32(tmp_path):
-    config = tiny_config()
-    model = randomize(VisionTransformer(config, dtype="bfloat16"))
+    model = make(dtype="bfloat16")
     save_checkpoint(model, tmp_path / "model.npz")
     with np.load(tmp_path / "model.npz") as file:
         assert {file[name].dtype for name in file.files} == {np.dtype("f4")}
@@ -247,22 +251,24 @@ def test_a_reduced_type_is_written_as_float32(tmp_path):
         np.testing.assert_array_equal(to_numpy(ours), to_numpy(theirs))
 
 
-def test_what_the_file_cannot_say_is_returned_and_logged(tmp_path, caplog):
-    model = make(activation="exact", layer_norm_epsilon=1e-12)
+def test_what_the_file_cannot_say_is_returned_and_logged(
+    model, tmp_path, caplog
+):
+    other = make(activation="exact", layer_norm_epsilon=1e-12)
     with caplog.at_level(logging.WARNING):
-        notes = save_checkpoint(model, tmp_path / "model.npz")
+        notes = save_checkpoint(other, tmp_path / "model.npz")
     assert len(notes) == 2
     assert "activation='exact'" in notes[0] and "'tanh'" in notes[0]
     assert "layer_norm_epsilon=1e-12" in notes[1]
     assert all(note in caplog.text for note in notes)
-    tanh = save_checkpoint(make(), tmp_path / "m.safetensors", layout="timm")
+    tanh = save_checkpoint(model, tmp_path / "m.safetensors", layout="timm")
     assert "act_layer='gelu_tanh'" in tanh[0]
     # Its config.json says it.
-    assert not save_checkpoint(make(), tmp_path / "timm", layout="timm")
+    assert not save_checkpoint(model, tmp_path / "timm", layout="timm")
     with pytest.raises(ValueError, match=r"with_layer_norm_epsilon\(1e-06\)"):
-        save_checkpoint(model, tmp_path / "small", layout="timm")
-    assert not save_checkpoint(model, tmp_path / "hf", layout="huggingface")
-    soft = model.with_classifier_activation("softmax")
+        save_checkpoint(other, tmp_path / "small", layout="timm")
+    assert not save_checkpoint(other, tmp_path / "hf", layout="huggingface")
+    soft = other.with_classifier_activation("softmax")
     notes = save_checkpoint(soft, tmp_path / "hf", layout="huggingface")
     assert "ends in softmax" in notes[0] and "logits" in notes[0]
     stem = make(stem_stages=(), patch_size=4, stem_epsilons="timm")
@@ -317,24 +323,23 @@ def test_one_mean_for_all_channels_is_read_back(layout, channels, tmp_path):
     "old", ["preprocessor_config.json", "model.weights.h5"]
 )
 def test_files_of_another_format_would_be_read_before_the_new_ones(
-    old, tmp_path
+    old, model, tmp_path
 ):
-    model = make(activation="exact")
     folder = tmp_path / "model"
     save_checkpoint(model, folder, layout="timm")
     save_checkpoint(model, folder, layout="timm")  # Its own are replaced.
     (folder / old).write_text("{}")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(ValueError, match=f"{old} there would be read in"):
-        save_checkpoint(make(), folder, layout="timm")
+        save_checkpoint(model, folder, layout="timm")
     after = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert after == before
 
 
-def test_a_model_around_a_vit_is_told_how_to_get_it():
-    model = keras.Sequential([make(), keras.layers.Softmax()])
-    with pytest.raises(ValueError, match="get_layer.'vision_transformer'"):
-        save_checkpoint(model, "m.npz")
+def test_a_model_around_a_vit_is_told_how_to_get_it(model):
+    outer = keras.Sequential([model, keras.layers.Softmax()])
+    with pytest.raises(ValueError, match=f"get_layer.'{model.name}'"):
+        save_checkpoint(outer, "m.npz")
 
 
 LICENSE = pathlib.Path(__file__).parents[2] / "LICENSE"
@@ -351,10 +356,10 @@ LICENSE = pathlib.Path(__file__).parents[2] / "LICENSE"
         (LICENSE, "huggingface", "path"),
     ],
 )
-def test_a_wrong_argument_is_named(path, layout, named, tmp_path):
+def test_a_wrong_argument_is_named(path, layout, named, model, tmp_path):
     (tmp_path / "folder.npz").mkdir()
     with pytest.raises(ValueError, match=f"`{named}` must be"):
-        save_checkpoint(make(), tmp_path / path, layout=layout)
+        save_checkpoint(model, tmp_path / path, layout=layout)
     assert [path.name for path in tmp_path.iterdir()] == ["folder.npz"]
 
 
@@ -367,11 +372,11 @@ def lora_layers(model):
     ]
 
 
-@pytest.mark.parametrize("layout", ENDINGS)
+@pytest.mark.parametrize("layout", ["official", "huggingface"])
 def test_lora_updates_are_merged(layout, tmp_path):
     """In float32, in every kind of layer, and the model is not changed."""
     stem = {"stem_stages": (1,), "patch_size": 2, "depth": 1}
-    config = tiny_config(**stem if layout in ("official", "timm") else {})
+    config = tiny_config(**stem if layout == "official" else {})
     path = tmp_path / f"model{ENDINGS[layout]}"
     models = []
     for dtype in ("float32", "mixed_bfloat16"):
@@ -386,10 +391,7 @@ def test_lora_updates_are_merged(layout, tmp_path):
     for old, weight in zip(before, model.weights, strict=True):
         np.testing.assert_array_equal(old, to_numpy(weight))
     again = from_checkpoint(path, activation=config.activation)
-    x = noise(2, 32, 32, 3)
-    np.testing.assert_allclose(
-        to_numpy(again(x)), to_numpy(models[0](x)), rtol=0, atol=1e-5
-    )
+    assert_same_answers(again, models[0], atol=1e-5)
 
 
 def test_a_quantized_model_is_refused(tmp_path):
@@ -401,30 +403,28 @@ def test_a_quantized_model_is_refused(tmp_path):
 
 
 def test_a_fine_tuned_official_file_goes_back_to_flax(tmp_path):
-    """Other resolution, other classes, some training; same names as before."""
+    """Other resolution, classes and weights; same names as before."""
     model = from_checkpoint(path_of(TOKEN), image_size=(48, 32), classes=5)
-    model.compile("adam", "mse", run_eagerly=True)
-    model.fit(noise(4, 48, 32, 3), noise(4, 5), verbose=0)
+    randomize(model)
     save_checkpoint(model, tmp_path / "tuned.npz")
     assert names_in(tmp_path / "tuned.npz") == names_in(path_of(TOKEN))
     again = from_checkpoint(tmp_path / "tuned.npz")
     assert again.config.image_size == (48, 32)
-    x = noise(2, 48, 32, 3)
-    np.testing.assert_array_equal(to_numpy(again(x)), to_numpy(model(x)))
+    assert_same_answers(again, model, (48, 32), atol=0)
 
 
 @pytest.mark.parametrize("layout", ["huggingface", "timm"])
-def test_a_folder_may_have_a_dot_in_its_name(layout, tmp_path):
+def test_a_folder_may_have_a_dot_in_its_name(layout, model, tmp_path):
     for name in ("vit-b16-1.5", "v1.0"):
-        save_checkpoint(make(), tmp_path / name, layout=layout)
+        save_checkpoint(model, tmp_path / name, layout=layout)
         assert (tmp_path / name / "config.json").is_file()
         assert from_checkpoint(tmp_path / name).load_report.layout == layout
 
 
-def test_a_path_in_the_home_folder(tmp_path, monkeypatch):
+def test_a_path_in_the_home_folder(model, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    save_checkpoint(make(), "~/MODEL.NPZ")
+    save_checkpoint(model, "~/MODEL.NPZ")
     assert from_checkpoint(tmp_path / "MODEL.NPZ").config == tiny_config()
 
 
@@ -469,8 +469,7 @@ def test_tables_of_rectangles_in_transformers_are_refused(tmp_path):
 
 def test_the_pooler_of_a_model_without_a_class_token_is_refused(tmp_path):
     """That of I-JEPA reads the first patch."""
-    config = {"num_classes": 0, "use_class_token": False, "pooling": "avg"}
-    model = make(**config)
+    model = make(num_classes=0, use_class_token=False, pooling="avg")
     save_checkpoint(model, tmp_path / "ijepa", layout="huggingface")
     path = tmp_path / "ijepa/model.safetensors"
     arrays = load_file(path)

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from keras_vit import from_checkpoint, load_checkpoint, save_checkpoint
-from tests.tiny import LATER_KINDS, make, noise, randomize, to_numpy
+from tests.tiny import LATER_KINDS, make, noise, to_numpy
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*preprocess_input:UserWarning",
@@ -37,20 +37,20 @@ def write_original(model, folder, changes):
 
 
 def assert_same(model, path, **arguments):
+    """Load the file, whose answers are those of `model`; return the other."""
     found = from_checkpoint(path, num_heads=3, **arguments)
     x = noise(2, 32, 32, 3)
     np.testing.assert_array_equal(to_numpy(found(x)), to_numpy(model(x)))
     assert not found.load_report.reset
+    return found
 
 
 def test_eva_02(tmp_path):
-    model = randomize(
-        make(
-            **LATER_KINDS["eva02"],
-            rotary_temperature=10_000.0,
-            pooling="avg",
-            use_pooling_norm=True,
-        )
+    model = make(
+        **LATER_KINDS["eva02"],
+        rotary_temperature=10_000.0,
+        pooling="avg",
+        use_pooling_norm=True,
     )
     arrays, path = write_original(model, tmp_path, EVA_02)
     assert "blocks.1.attn.q_bias" in arrays
@@ -86,17 +86,15 @@ def test_what_stands_beside_the_encoder_is_left_out(prefix, more, tmp_path):
     arrays, path = write_original(model, tmp_path, ())
     arrays = {prefix + name: array for name, array in arrays.items()}
     save_file({**arrays, **dict.fromkeys(more, CONSTANT)}, path)
-    assert_same(model, path, activation="exact")
+    found = assert_same(model, path, activation="exact")
     is_mae = "decoder_pos_embed" in more
-    assert (resize_of(path) == "bicubic") == is_mae
+    assert (found.config.position_resize == "bicubic") == is_mae
 
 
 def test_deit_iii_by_its_architecture(tmp_path):
     """Its position table has no row for the class token."""
-    model = randomize(
-        make(
-            use_prefix_positions=False, layer_scale_init=0.1, activation="exact"
-        )
+    model = make(
+        use_prefix_positions=False, layer_scale_init=0.1, activation="exact"
     )
     arrays, path = write_original(model, tmp_path, ())
     save_file(arrays, path)
@@ -107,7 +105,7 @@ def test_deit_iii_by_its_architecture(tmp_path):
 
 def test_a_model_with_other_rotary_positions_is_a_note(tmp_path):
     choices = {**LATER_KINDS["eva02"], "num_classes": 0}
-    model = randomize(make(rotary_temperature=10_000.0, **choices))
+    model = make(rotary_temperature=10_000.0, **choices)
     save_checkpoint(model, tmp_path / "timm", layout="timm")
     other = make(rotary_temperature=50.0, rotary_offset=1.0, **choices)
     with pytest.warns(UserWarning, match="rotary_"):
@@ -121,14 +119,13 @@ def test_a_model_with_other_rotary_positions_is_a_note(tmp_path):
 
 
 def make_dinov2(**choices):
-    return randomize(
-        make(layer_scale_init=0.1, activation="exact", num_classes=0, **choices)
+    return make(
+        layer_scale_init=0.1, activation="exact", num_classes=0, **choices
     )
 
 
-def resize_of(path, **arguments):
-    config = from_checkpoint(path, num_heads=3, **arguments).config
-    return config.position_resize
+def resize_of(path):
+    return from_checkpoint(path, num_heads=3).config.position_resize
 
 
 def test_dinov2_resizes_positions_as_its_code_does(tmp_path):
@@ -137,8 +134,9 @@ def test_dinov2_resizes_positions_as_its_code_does(tmp_path):
     save_file(arrays, path)
     assert resize_of(path) == "bicubic_antialias"
     save_file({**arrays, "mask_token": CONSTANT}, path)
-    assert resize_of(path) == "bicubic_offset"
-    assert_same(make_dinov2(position_resize="bicubic_offset"), path)
+    model = make_dinov2(position_resize="bicubic_offset")
+    found = assert_same(model, path)
+    assert found.config.position_resize == "bicubic_offset"
     # The caller has the last word.
     loaded = {"position_resize": "official", "image_size": 48}
     report = from_checkpoint(path, num_heads=3, **loaded).load_report
@@ -182,8 +180,8 @@ def test_what_the_training_of_dino_writes(prefix, tmp_path):
     outer = prefix.removesuffix("backbone.")
     heads = {outer + name: array for name, array in TRAINING_HEADS.items()}
     save_file({**arrays, **heads, f"{prefix}mask_token": CONSTANT}, path)
-    assert_same(model, path)
-    assert resize_of(path) == "bicubic_offset"
+    found = assert_same(model, path)
+    assert found.config.position_resize == "bicubic_offset"
 
 
 DINO_V3_MODEL = {
@@ -201,7 +199,7 @@ DINO_V3_MODEL = {
 
 def make_dinov3(rotary_positions="centered"):
     """Return a model of heads of 16 features."""
-    return randomize(make(rotary_positions=rotary_positions, **DINO_V3_MODEL))
+    return make(rotary_positions=rotary_positions, **DINO_V3_MODEL)
 
 
 def write_dinov3(folder):
@@ -244,8 +242,7 @@ def test_dinov3_ignores_the_biases_of_keys(tmp_path):
 def test_dinov3_computes_with_the_periods_of_its_file(tmp_path, periods, kind):
     arrays, path = write_dinov3(tmp_path)
     save_file({**arrays, "rope_embed.periods": periods}, path)
-    assert_same(make_dinov3(kind), path, **TOLD)
-    found = from_checkpoint(path, num_heads=3, **TOLD)
+    found = assert_same(make_dinov3(kind), path, **TOLD)
     assert found.config.rotary_positions == kind
     # timm and Hugging Face compute with exact periods.
     as_timm = from_checkpoint(

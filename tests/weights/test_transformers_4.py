@@ -182,7 +182,7 @@ def test_changed_bytes_of_messagepack_are_read_or_refused(tmp_path):
     good = weights_of("flax_beit").read_bytes()
     draws, path = np.random.default_rng(0), tmp_path / "m.msgpack"
     num_refused = 0
-    for trial in range(400):
+    for trial in range(200):
         data = bytearray(good)
         for at in draws.integers(0, len(data), 1 + trial % 3 * 40):
             data[at] = draws.integers(256)
@@ -196,4 +196,4 @@ def test_changed_bytes_of_messagepack_are_read_or_refused(tmp_path):
         except ValueError as error:
             assert str(path) in str(error)
             num_refused += 1
-    assert num_refused > 300
+    assert num_refused > 150
