@@ -1,5 +1,6 @@
 """The small model that the exports are tested on, its images and a bundle."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -45,6 +46,15 @@ def model():
 def shallow():
     """Return a model of one block, for tests that hold for any depth."""
     return make_model(depth=1)
+
+
+@pytest.fixture(scope="session")
+def flat():
+    """Return a classifier of one layer, for tests that hold for any model."""
+    kernel = keras.initializers.Orthogonal(seed=0)
+    layer = keras.layers.Dense(7, kernel_initializer=kernel)
+    pixels = keras.Input((*IMAGE_SIZE, 3))
+    return keras.Model(pixels, layer(keras.layers.Flatten()(pixels)))
 
 
 @pytest.fixture(scope="module")

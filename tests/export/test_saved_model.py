@@ -132,18 +132,13 @@ def test_mixed_precision_answers_in_float32(images, tmp_path):
 # Files are read by the signature, and by Pillow and NumPy for Keras.
 
 
-def scale_first(*layers):
-    """Return a model that begins with layers of its own."""
-    vit = make_model(depth=1)
-    x = pixels = keras.Input(vit.input_shape[1:])
-    for layer in layers:
-        x = layer(x)
-    return keras.Model(pixels, vit(x))
-
-
-def test_a_model_that_scales_pixels_is_not_normalised_twice(images, tmp_path):
+def test_a_model_that_scales_pixels_is_not_normalised_twice(
+    flat, images, tmp_path
+):
     """Though all that the export is told says so, and the images as well."""
-    model = scale_first(keras.layers.Rescaling(1 / 127.5, -1))
+    pixels = keras.Input(flat.input_shape[1:])
+    scale = keras.layers.Rescaling(1 / 127.5, -1)
+    model = keras.Model(pixels, flat(scale(pixels)))
     twice = Serving(preprocessing=Preprocessing("vit"))
     with pytest.raises(DisagreementError, match="serve_bytes: prob"):
         export_file(model, tmp_path / "1", images, serving=twice)
@@ -162,7 +157,7 @@ def test_a_model_that_scales_pixels_is_not_normalised_twice(images, tmp_path):
 
 @pytest.mark.parametrize("fault", ["twice", "upright", "size"])
 def test_a_signature_that_reads_files_wrong_is_found(
-    fault, shallow, images, tmp_path, monkeypatch
+    fault, flat, images, tmp_path, monkeypatch
 ):
     read = saved_model.decode_inputs
 
@@ -178,33 +173,24 @@ def test_a_signature_that_reads_files_wrong_is_found(
     monkeypatch.setattr(saved_model, "decode_inputs", read_wrong)
     photo = np.asarray(Image.effect_noise((90, 70), 80).convert("RGB"))
     with pytest.raises(DisagreementError, match="serve_bytes|image files"):
-        export_file(
-            shallow,
-            tmp_path / "1",
-            images,
-            files=[encode(photo)],
-        )
+        export_file(flat, tmp_path / "1", images, files=[encode(photo)])
     assert not list(tmp_path.iterdir())
 
 
-def test_files_of_the_user_are_compared(shallow, images, tmp_path):
+def test_files_of_the_user_are_compared(flat, images, tmp_path):
     random = np.random.default_rng(0)
     photo = random.integers(0, 256, (90, 61, 3), "uint8")
     exif = Image.Exif()
     exif[0x0112] = 6
-    files = [
-        encode(photo),
-        b"none",
-        encode(photo, "JPEG", exif=exif),
-    ]
-    report = export_file(shallow, tmp_path / "1", images, files=files)
+    files = [encode(photo), b"none", encode(photo, "JPEG", exif=exif)]
+    report = export_file(flat, tmp_path / "1", images, files=files)
     [warning] = report.warnings
     assert warning.startswith("serve_bytes cannot read file 1: ")
     assert not report.faults
 
 
 def test_labels_of_a_wrong_order_are_found_out(
-    shallow, images, tmp_path, monkeypatch
+    flat, images, tmp_path, monkeypatch
 ):
     """Those of the signature, with the probabilities right."""
     make = saved_model.make_endpoints
@@ -217,7 +203,7 @@ def test_labels_of_a_wrong_order_are_found_out(
     )
     serving = Serving(class_names=NAMES, top=1)
     with pytest.raises(DisagreementError, match="serve_bytes: labels"):
-        export_file(shallow, tmp_path / "1", images, serving=serving)
+        export_file(flat, tmp_path / "1", images, serving=serving)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +252,7 @@ def test_requests_are_read_as_the_model_states(images, tmp_path, settings):
     np.testing.assert_allclose(found, pixels[0], atol=4, rtol=0)
 
 
-def test_the_choices_of_serving_are_used(shallow, images, tmp_path):
+def test_the_choices_of_serving_are_used(flat, images, tmp_path):
     """Operations, a range and an activation of its own."""
     serving = Serving(
         image_steps=[resize_step((32, 24), "area")],
@@ -275,13 +261,13 @@ def test_the_choices_of_serving_are_used(shallow, images, tmp_path):
         top=2,
     )
     images = images / 2 + 1
-    export_file(shallow, tmp_path / "1", images, serving=serving)
+    export_file(flat, tmp_path / "1", images, serving=serving)
     loaded = tf.saved_model.load(str(tmp_path / "1"))
     random = np.random.default_rng(0)
     pixels = random.integers(0, 256, (96, 48, 3), "uint8")
     answers = classify(loaded, [encode(pixels)])
     area = pixels.reshape(32, 3, 24, 2, 3).mean((1, 3))[None] / 127.5
-    logits = shallow.predict_on_batch(area.astype("float32"))[0]
+    logits = flat.predict_on_batch(area.astype("float32"))[0]
     order = np.argsort(-logits)[:2]
     expected = 1 / (1 + np.exp(-logits[order]))
     found = answers["probabilities"][0]

@@ -64,14 +64,14 @@ def test_a_server_gives_the_threshold_of_each_label(
 
 
 def test_thresholds_of_other_labels_are_found_out(
-    shallow, images, tmp_path, monkeypatch
+    flat, images, tmp_path, monkeypatch
 ):
     """And fewer labels can be asked for."""
     make = saved_model.make_endpoints
     serving = Serving(
         activation="sigmoid", thresholds=[x / 10 for x in range(1, 8)], top=2
     )
-    export_file(shallow, tmp_path / "1", images, serving=serving)
+    export_file(flat, tmp_path / "1", images, serving=serving)
     loaded = tf.saved_model.load(str(tmp_path / "1"))
     outputs = loaded.signatures["serve_bytes"].structured_outputs
     assert {key: x.shape[1] for key, x in outputs.items()} == dict.fromkeys(
@@ -86,7 +86,7 @@ def test_thresholds_of_other_labels_are_found_out(
         ),
     )
     with pytest.raises(DisagreementError, match="serve_bytes: thresholds"):
-        export_file(shallow, tmp_path / "2", images, serving=serving)
+        export_file(flat, tmp_path / "2", images, serving=serving)
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_thresholds_of_other_labels_are_found_out(
     ],
     ids=str,
 )
-def test_thresholds_that_do_not_fit(shallow, images, tmp_path, choices, match):
+def test_thresholds_that_do_not_fit(flat, images, tmp_path, choices, match):
     given = {"activation": "sigmoid", "thresholds": [0.5] * 7, **choices}
     with pytest.raises(ValueError, match=match):
-        export_file(shallow, tmp_path / "1", images, serving=Serving(**given))
+        export_file(flat, tmp_path / "1", images, serving=Serving(**given))
     assert not list(tmp_path.iterdir())

@@ -73,13 +73,13 @@ def test_attention(num_heads, mask):
 
 
 @pytest.mark.parametrize("activation", layers.ACTIVATIONS)
-@pytest.mark.parametrize("training", [False, True])
-def test_activations(activation, training):
+def test_activations(activation):
+    """In training; those of inference are among the cases."""
     layer = layers.MlpBlock(mlp_dim=20, activation=activation)
     x = noise(*TOKENS, scale=3)
     layer(x)
     expected = references.mlp(randomize(layer), x)
-    close(layer(x, training=training), expected)
+    close(layer(x, training=True), expected)
     x = np.linspace(-6, 6, 241, dtype="float32")
     function = layers.ACTIVATIONS[activation]
     close(function(x), references.ACTIVATIONS[activation](x), atol=2e-6)

@@ -604,11 +604,12 @@ STACK = "params/Transformer/encoderblock/"
     ("name", "array", "words"),
     [
         ("block_0/LayerNorm_0/scale", np.ones(24), "twice"),
+        ("block/x", np.zeros((3, 24)), "are not of one depth"),
         ("block/x", np.zeros((10**6, 0)), "are not of one depth"),
     ],
 )
 def test_stacked_blocks(name, array, words, tmp_path):
-    """Of a million blocks, or with one of them stored once more."""
+    """Of unequal depth or of a million, or with one stored once more."""
     arrays = stored_in("big_vision_gap_scan.npz")
     name = STACK.replace("block/", name)
     np.savez(tmp_path / "m.npz", **arrays, **{name: array.astype("float32")})
