@@ -15,9 +15,7 @@ from keras_vit.analysis import (
 )
 from tests.analysis.cases import CHOICES, images_of, model_of
 from tests.golden import FOLDER
-from tests.tiny import (
-    to_numpy,
-)
+from tests.tiny import to_numpy
 
 
 def test_maps_of_hugging_face():

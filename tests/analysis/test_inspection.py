@@ -155,8 +155,7 @@ def test_bad_arguments_are_named(options, match):
 def test_pixels_of_other_ranges_and_channels():
     images = np.linspace(0, 1, 8, dtype="float32").reshape(1, 2, 2, 2)
     np.testing.assert_array_equal(
-        to_pixels(images, (0, 1))[..., 0],
-        np.round(255 * images.mean(axis=-1)),
+        to_pixels(images, (0, 1))[..., 0], np.round(255 * images.mean(axis=-1))
     )
 
 

@@ -9,11 +9,7 @@ import zlib
 import numpy as np
 import pytest
 
-from keras_vit.analysis import (
-    page,
-    render_page,
-    write_page,
-)
+from keras_vit.analysis import page, render_page, write_page
 from keras_vit.analysis.page import DETAILS, encode_png, pack_rows
 from tests.analysis.inspections import HEADLESS, make_inspection
 

@@ -6,11 +6,7 @@ import pytest
 from scipy.special import log_softmax, softmax
 
 from keras_vit import VisionTransformer
-from keras_vit.analysis import (
-    attention_maps,
-    attention_relevance,
-    head_grid,
-)
+from keras_vit.analysis import attention_maps, attention_relevance, head_grid
 from keras_vit.models.features import record_pass
 from tests.analysis.cases import CHOICES, images_of, model_of
 from tests.layers.references import ACTIVATIONS, normalize

@@ -95,10 +95,7 @@ def test_planted_artefacts_are_found(prefix):
 
 @pytest.mark.parametrize(
     ("options", "match"),
-    [
-        ({"ratio": 1.0}, "`ratio`"),
-        ({"num_prefix_tokens": 10}, "`norms`"),
-    ],
+    [({"ratio": 1.0}, "`ratio`"), ({"num_prefix_tokens": 10}, "`norms`")],
 )
 def test_bad_rules_of_artefacts_are_an_error(options, match):
     with pytest.raises(ValueError, match=match):

@@ -20,13 +20,7 @@ from keras_vit.analysis import (
     to_grid,
 )
 from tests.analysis.cases import CHOICES, images_of, model_of
-from tests.tiny import (
-    noise,
-    randomize,
-    tensorflow_only,
-    tiny_config,
-    to_numpy,
-)
+from tests.tiny import noise, randomize, tensorflow_only, tiny_config, to_numpy
 
 MAPS = softmax(2 * noise(3, 2, 4, 7, 7), axis=-1)  # (layers, B, K, T, T)
 

@@ -252,19 +252,9 @@ def test_labels_and_preprocessing_are_read_back(format, bundle, thresholds):
         "format": "keras_vit 1",
         "version": __version__,
         "name": "pets",
-        "input": {
-            "height": 32,
-            "width": 24,
-            "channels": 3,
-            "dtype": "float32",
-        },
+        "input": {"height": 32, "width": 24, "channels": 3, "dtype": "float32"},
         "image_steps": [
-            {
-                "kind": "resize",
-                "height": 32,
-                "width": 24,
-                "method": "antialias",
-            }
+            {"kind": "resize", "height": 32, "width": 24, "method": "antialias"}
         ],
         "mean": [0.5] * 3,
         "deviation": [0.5] * 3,

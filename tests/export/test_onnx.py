@@ -129,9 +129,7 @@ def test_a_file_that_the_checker_refuses_is_not_kept(
 ):
     """Without our handler, tf2onnx silently writes an invalid file."""
     monkeypatch.setattr(
-        exporting,
-        "convert_erfc",
-        lambda graph, node, name, arguments: None,
+        exporting, "convert_erfc", lambda graph, node, name, arguments: None
     )
     with pytest.raises(onnx.checker.ValidationError, match="Erfc"):
         export_file(exact, tmp_path / "model.onnx", images)

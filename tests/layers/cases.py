@@ -210,10 +210,7 @@ def convolution(layer, w, x):
 # The rows of tables of layers have their key, or begin with it.
 CASES = {
     "patches": Case(
-        layers.PatchEncoder,
-        {"patch_size": 4, "width": 12},
-        (2, 8, 12, 3),
-        cut,
+        layers.PatchEncoder, {"patch_size": 4, "width": 12}, (2, 8, 12, 3), cut
     ),
     "patches of a channel, without the border and a bias": Case(
         layers.PatchEncoder,
@@ -238,20 +235,14 @@ CASES = {
         ),
     ),
     "layer scale": Case(
-        layers.LayerScale,
-        {},
-        TOKENS,
-        lambda layer, w, x: x * w("scale"),
+        layers.LayerScale, {}, TOKENS, lambda layer, w, x: x * w("scale")
     ),
     "class token": Case(layers.ClassToken, {}, TOKENS, prepend),
     "prefix tokens": Case(
         layers.PrefixTokens, {"num_tokens": 3}, TOKENS, prepend
     ),
     "two heads": Case(
-        layers.DistilledHead,
-        {"num_classes": 5},
-        (2, 2, 12),
-        two_heads,
+        layers.DistilledHead, {"num_classes": 5}, (2, 2, 12), two_heads
     ),
     "two heads, softmax": Case(
         layers.DistilledHead,
@@ -266,16 +257,10 @@ CASES = {
         lambda layer, w, x: x + w("embedding"),
     ),
     "learned 2d": Case(
-        layers.LearnedPositionEmbedding2D,
-        OF_GRID,
-        (2, 7, 8),
-        learned_2d,
+        layers.LearnedPositionEmbedding2D, OF_GRID, (2, 7, 8), learned_2d
     ),
     "sincos 1d": Case(
-        layers.SinCosPositionEmbedding,
-        OF_GRID,
-        (2, 7, 6),
-        sincos_1d,
+        layers.SinCosPositionEmbedding, OF_GRID, (2, 7, 6), sincos_1d
     ),
     **{
         f"sincos 2d behind {count}": Case(

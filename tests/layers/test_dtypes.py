@@ -9,13 +9,7 @@ from keras import ops
 
 from keras_vit import VisionTransformer, layers
 from keras_vit.layers.resnet_stem import StandardizedConv2D
-from tests.tiny import (
-    LATER_KINDS,
-    make,
-    noise,
-    tiny_config,
-    to_numpy,
-)
+from tests.tiny import LATER_KINDS, make, noise, tiny_config, to_numpy
 
 GRID = (14, 14)
 ROTARY = {"grid_size": GRID, "head_size": 16, "num_prefix_tokens": 1}

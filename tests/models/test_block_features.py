@@ -4,12 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.tiny import (
-    LATER_KINDS,
-    make,
-    noise,
-    to_numpy,
-)
+from tests.tiny import LATER_KINDS, make, noise, to_numpy
 
 
 def tokens_after(model, name, x):

@@ -9,13 +9,7 @@ import pytest
 
 from keras_vit import VisionTransformer
 from keras_vit.layers.kernels import run_graph
-from tests.tiny import (
-    LATER_KINDS,
-    make,
-    noise,
-    tiny_config,
-    to_numpy,
-)
+from tests.tiny import LATER_KINDS, make, noise, tiny_config, to_numpy
 from tests.weights.peers import import_peer
 
 pytestmark = pytest.mark.skipif(

@@ -61,10 +61,6 @@ def each_config(first_type, *other_types):
     return pytest.mark.parametrize(("name", "dtype"), rows)
 
 
-def build(dtype=None, **choices):
-    return make(dtype=dtype, **choices)
-
-
 def images(model, batch=2):
     return noise(batch, *model.config.image_size, model.config.channels)
 
@@ -105,7 +101,7 @@ def test_a_model_comes_back_in_every_way(name, dtype, tmp_path):
 
 @pytest.mark.parametrize("kind", LATER_KINDS)
 def test_another_image_size_of_other_families(kind):
-    model = build(**LATER_KINDS[kind])
+    model = make(**LATER_KINDS[kind])
     other = model.with_image_size((48, 40))
     assert np.isfinite(to_numpy(other(images(other)))).all()
     assert other.config.grid_size == (6, 5)
@@ -131,7 +127,7 @@ def test_another_image_size_of_other_families(kind):
 )
 def test_every_row_builds_and_answers(choices):
     is_distilled = choices.get("pooling") == "distilled"
-    model = build(depth=1, use_distillation_token=is_distilled, **choices)
+    model = make(depth=1, use_distillation_token=is_distilled, **choices)
     length = model.config.num_prefix_tokens + 16
     expected = (2, length, 7) if choices.get("pooling") == "none" else (2, 7)
     y = to_numpy(model(images(model)))
@@ -144,7 +140,7 @@ def test_every_row_builds_and_answers(choices):
     "layer_name", ["patch_encoder", "block_00", "pre_logits"]
 )
 def test_a_submodel_by_layer_name_reloads_exactly(layer_name, tmp_path):
-    model = build(representation_size=5)
+    model = make(representation_size=5)
     part = keras.Model(model.input, model.get_layer(layer_name).output)
     part.save(tmp_path / "part.keras")
     loaded = keras.saving.load_model(tmp_path / "part.keras")
@@ -152,7 +148,7 @@ def test_a_submodel_by_layer_name_reloads_exactly(layer_name, tmp_path):
 
 
 def test_the_representation_layer_is_a_tanh_before_the_head():
-    model = build(representation_size=5)
+    model = make(representation_size=5)
     features = keras.Model(model.input, model.get_layer("pooling").output)
     kernel, bias, head_kernel, head_bias = model.get_weights()[-4:]
     hidden = np.tanh(to_numpy(features(images(model))) @ kernel + bias)
@@ -183,14 +179,14 @@ def test_stochastic_depth_grows_linearly_to_its_rate():
 
 def test_rates_reach_every_block_and_act_in_training_only():
     keras.utils.set_random_seed(0)
-    model = build(dropout_rate=0.2, attention_dropout_rate=0.3)
+    model = make(dropout_rate=0.2, attention_dropout_rate=0.3)
     for name in ("block_00", "block_01"):
         block = model.get_layer(name)
         assert block.dropout_rate == block.mlp.dropout_rate == 0.2
         assert block.attention.dropout_rate == 0.3
     assert model.get_layer("dropout").rate == 0.2
     x = images(model)
-    assert_same_answer(model, build(), x)
+    assert_same_answer(model, make(), x)
     difference = to_numpy(model(x, training=True)) - to_numpy(model(x))
     assert np.abs(difference).max() > 1e-2
 
@@ -200,7 +196,7 @@ def test_rates_reach_every_block_and_act_in_training_only():
 
 @pytest.mark.parametrize("position_embedding", POSITION_EMBEDDINGS)
 def test_a_larger_square_to_a_rectangle_and_back(position_embedding):
-    model = build(depth=1, position_embedding=position_embedding)
+    model = make(depth=1, position_embedding=position_embedding)
     before = model.get_weights()
     x = images(model)
     answer = to_numpy(model(x))
@@ -227,10 +223,10 @@ def test_an_open_image_size_equals_with_image_size(position_embedding, prefix):
         "pooling": "avg",
         "depth": 1,
     }
-    fixed = build(**choices)
-    dynamic = build(use_dynamic_image_size=True, **choices)
+    fixed = make(**choices)
+    dynamic = make(use_dynamic_image_size=True, **choices)
     assert dynamic.input_shape == (None, None, None, 3)
-    for size in ((32, 32), (16, 48), (40, 40)):
+    for size in ((16, 48), (40, 40)):
         x = noise(2, *size, 3)
         expected = to_numpy(fixed.with_image_size(size)(x))
         np.testing.assert_allclose(to_numpy(dynamic(x)), expected, atol=1e-5)
@@ -239,15 +235,11 @@ def test_an_open_image_size_equals_with_image_size(position_embedding, prefix):
 
 
 @tensorflow_only
-@pytest.mark.parametrize("position_embedding", POSITION_EMBEDDINGS)
-def test_an_open_image_size_in_a_function_of_any_size(position_embedding):
+def test_an_open_image_size_in_a_function_of_any_size():
+    """tests/layers/test_positions.py has all kinds of positions."""
     import tensorflow as tf
 
-    model = build(
-        depth=1,
-        use_dynamic_image_size=True,
-        position_embedding=position_embedding,
-    )
+    model = make(depth=1, use_dynamic_image_size=True)
     function = tf.function(
         lambda x: model(x),
         input_signature=[tf.TensorSpec((None, None, None, 3))],
@@ -261,14 +253,14 @@ def test_an_open_image_size_in_a_function_of_any_size(position_embedding):
 
 def test_an_open_image_size_of_a_hybrid_equals_with_image_size():
     choices = {"image_size": 32, "patch_size": 1, "stem_stages": (1,)}
-    dynamic = build(use_dynamic_image_size=True, **choices)
+    dynamic = make(use_dynamic_image_size=True, **choices)
     x = noise(1, 16, 24, 3)
-    expected = to_numpy(build(**choices).with_image_size((16, 24))(x))
+    expected = to_numpy(make(**choices).with_image_size((16, 24))(x))
     np.testing.assert_allclose(to_numpy(dynamic(x)), expected, atol=1e-4)
 
 
 def test_a_resized_model_keeps_what_is_frozen_and_its_type():
-    model = build(dtype="mixed_bfloat16")
+    model = make(dtype="mixed_bfloat16")
     model.get_layer("block_00").trainable = False
     resized = model.with_image_size(16)
     assert not resized.get_layer("block_00").trainable
@@ -300,7 +292,7 @@ def test_a_subclass_keeps_its_class_or_is_told_what_it_lacks():
 
 def test_an_image_size_of_parts_of_patches_is_an_error():
     with pytest.raises(ValueError, match="`patch_size` must divide the image"):
-        build().with_image_size((32, 36))
+        make().with_image_size((32, 36))
 
 
 # Wrong images.
@@ -310,7 +302,7 @@ def test_an_image_size_of_parts_of_patches_is_an_error():
 def test_another_image_size_is_an_error_in_a_graph():
     import tensorflow as tf
 
-    model = build()
+    model = make()
     function = tf.function(
         lambda x: model(x),
         input_signature=[tf.TensorSpec((None, None, None, 3))],
@@ -326,8 +318,8 @@ def test_another_image_size_is_an_error_in_a_graph():
 
 @each_config("mixed_bfloat16", "mixed_float16")
 def test_logits_are_float32_under_mixed_precision(name, dtype):
-    model = build(dtype=dtype, **CONFIGS[name])
-    reference = build(**CONFIGS[name])
+    model = make(dtype=dtype, **CONFIGS[name])
+    reference = make(**CONFIGS[name])
     x = images(model)
     y, expected = model(x), to_numpy(reference(x))
     if model.config.num_classes:
@@ -363,7 +355,7 @@ QUANTIZED = {
 
 @functools.cache
 def quantized(name):
-    model = build(**QUANTIZED[name])
+    model = make(**QUANTIZED[name])
     reference = to_numpy(model(images(model)))
     model.quantize("int8")
     y = to_numpy(model(images(model)))
@@ -393,7 +385,7 @@ def test_a_submodel_of_a_quantized_model_reloads_exactly(layer_name, tmp_path):
 @pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
 def test_the_copy_of_a_quantized_model_keeps_every_weight(mode):
     """Keras has those of float8 in another order, once it builds them anew."""
-    model = build()
+    model = make()
     model.freeze(["biases"])
     model.quantize(mode)
     copy = model.with_image_size(48)
@@ -448,7 +440,7 @@ def test_registered_names_stay_as_they_are():
 
 @pytest.mark.parametrize("kind", ["every_block", "every_block_shared"])
 def test_positions_are_added_before_every_block(kind):
-    model = build(**PAPER_POSITIONS[kind])
+    model = make(**PAPER_POSITIONS[kind])
     names = {x.name for x in model.layers if "position" in x.name}
     own = [f"position_embedding_{index:02d}" for index in range(2)]
     shared = ["position_embedding"] * 2
@@ -471,12 +463,12 @@ def test_positions_are_added_before_every_block(kind):
     )
     assert new.shape == (25, 24)
     np.testing.assert_array_equal(new[0], old[0])
-    dynamic = build(use_dynamic_image_size=True, **PAPER_POSITIONS[kind])
+    dynamic = make(use_dynamic_image_size=True, **PAPER_POSITIONS[kind])
     assert tuple(dynamic(noise(1, 48, 32, 3)).shape) == (1, 7)
 
 
 def test_relative_keys_belong_to_one_grid():
-    model = build(**PAPER_POSITIONS["relative_keys"])
+    model = make(**PAPER_POSITIONS["relative_keys"])
     with pytest.raises(ValueError, match="belong to one grid of patches"):
         model.with_image_size(48)
     x, same = images(model), model.with_image_size(32)
@@ -485,7 +477,7 @@ def test_relative_keys_belong_to_one_grid():
 
 @pytest.mark.parametrize("kind", PAPER_POSITIONS)
 def test_other_positions_are_saved_and_trained(kind, tmp_path, without_xla):
-    model = build(**PAPER_POSITIONS[kind])
+    model = make(**PAPER_POSITIONS[kind])
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     x = images(model)
@@ -518,8 +510,7 @@ def test_gradients_repeat_to_the_bit():
     # At this size most of the gradients of TensorFlow's own tanh GELU differ,
     # each time in other bits.
     config = dataclasses.replace(VARIANTS["Pico/2"].config, image_size=16)
-    model = VisionTransformer(config)
-    randomize(model)
+    model = randomize(VisionTransformer(config))
     x = noise(64, 16, 16, 1)
     import tensorflow as tf
 

@@ -36,14 +36,16 @@ def other_zoo(tmp_path_factory):
 def tags(tmp_path_factory):
     """Return a folder of version 1 of the model `tags`: several labels."""
     choices = {"activation": "sigmoid", "thresholds": THRESHOLDS, "top": None}
-    return exported(tmp_path_factory, "tags", "tags/1", seed=0, **choices)
+    choices |= {"seed": 0, "use_attention": False}
+    return exported(tmp_path_factory, "tags", "tags/1", **choices)
 
 
 @pytest.fixture(scope="session")
 def knows(tmp_path_factory):
     """Return a folder of version 1 of `knows`: some images are unknown."""
     known = KnownScore("max_probability", threshold=LEAST)
-    return exported(tmp_path_factory, "knows", "knows/1", seed=0, known=known)
+    choices = {"seed": 0, "use_attention": False, "known": known}
+    return exported(tmp_path_factory, "knows", "knows/1", **choices)
 
 
 @pytest.fixture(scope="session")

@@ -312,10 +312,7 @@ def encode(name, array):
 
 # ---------------------------------------------------------------------- gRPC
 
-CODES = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
-    404: grpc.StatusCode.NOT_FOUND,
-}
+CODES = {400: grpc.StatusCode.INVALID_ARGUMENT, 404: grpc.StatusCode.NOT_FOUND}
 
 
 class GrpcServer:

@@ -257,7 +257,7 @@ def test_serve_check_passes(served, zoo, tags, knows):
         with connect(served, **options) as client:
             checks = list(check_server(client, export, 1e-5))
         assert not [check for check in checks if check.fault]
-        assert len(checks) == 2 + 3 * len(SIGNATURES)
+        assert len(checks) == 2 + 3 * len(export.signatures)
 
 
 def test_forms_of_requests_give_the_same(served):
@@ -746,8 +746,7 @@ def test_the_access_log_as_text(log):
     answers, lines = log("--access_log=text")
     size = len(answers[0][2])
     assert re.fullmatch(
-        rf"\S+ 127\.0\.0\.1 POST {PATH} 200 {size} [\d.]+ m a%20b%22c",
-        lines[0],
+        rf"\S+ 127\.0\.0\.1 POST {PATH} 200 {size} [\d.]+ m a%20b%22c", lines[0]
     )
     assert len(lines) == 3 and lines[2].endswith(" - -")
 

@@ -33,8 +33,7 @@ MARKS = [
     pytest.mark.slow(60),
     pytest.mark.peers,
     pytest.mark.skipif(
-        not PYTHON,
-        reason="Needs the extra `peers`, or KERAS_VIT_PEERS_PYTHON.",
+        not PYTHON, reason="Needs the extra `peers`, or KERAS_VIT_PEERS_PYTHON."
     ),
 ]
 # Convolutions, standardisations and group norms in a row cost more rounding.

@@ -17,13 +17,7 @@ from keras_vit import (
     save_checkpoint,
 )
 from tests.tiny import randomize, tiny_config
-from tests.weights.cases import (
-    TIMM,
-    TOKEN,
-    assert_answers,
-    path_of,
-    stored_in,
-)
+from tests.weights.cases import TIMM, TOKEN, assert_answers, path_of, stored_in
 
 
 def test_inspecting_a_file(capsys):

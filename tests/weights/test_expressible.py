@@ -115,11 +115,7 @@ ROWS = {
     ),
 }
 # Between them, they are of all classes that models are written for.
-MODELS = {
-    "plain": {},
-    "map": {**NO_TOKEN, "pooling": "map"},
-    **LATER_KINDS,
-}
+MODELS = {"plain": {}, "map": {**NO_TOKEN, "pooling": "map"}, **LATER_KINDS}
 ENDINGS = {"official": ".npz", "big_vision": ".npz"}
 
 

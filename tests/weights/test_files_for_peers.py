@@ -65,11 +65,7 @@ TIMM_WRITTEN = {
     ),
     "map_tanh": (
         {"use_class_token": False, "pooling": "map", "activation": "tanh"},
-        {
-            "class_token": False,
-            "global_pool": "map",
-            "act_layer": "gelu_tanh",
-        },
+        {"class_token": False, "global_pool": "map", "act_layer": "gelu_tanh"},
     ),
     "no_pooling": ({"pooling": "none"}, {"global_pool": ""}),
     "rectangle": ({"image_size": (24, 48)}, {"img_size": (24, 48)}),
@@ -93,7 +89,7 @@ TIMM_FOLDERS = {
         "activation": "silu",
         "use_mlp_inner_norm": True,
         "use_attention_inner_norm": True,
-    },
+    }
 }
 HYBRIDS_WRITTEN = {
     "R_Ti16": ((), 8, "vit_tiny_r_s16_p8_224"),

@@ -311,7 +311,7 @@ DAMAGES = {
             official(
                 {TABLE: npy(ZEROS, descr, shape=(1, 10**12, 24), data=b"")}
             ),
-            TABLE,
+            LENGTH,
         )
         for descr in ("|V0", "|S0", "<U0")
     },

@@ -210,12 +210,11 @@ def test_a_zero_head_is_warned_of(tmp_path):
             load_checkpoint(fresh(TOKEN, num_classes=classes), path)
         # The line that can mend it.
         assert caught[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        from_checkpoint(path, classes=5)
-        from_checkpoint(path, classes=0)
-        write(21_843, kernel=1e-9)
-        from_checkpoint(path)
+    # Warnings are errors.
+    from_checkpoint(path, classes=5)
+    from_checkpoint(path, classes=0)
+    write(21_843, kernel=1e-9)
+    from_checkpoint(path)
 
 
 @pytest.mark.parametrize("value", [0, 1])
@@ -381,14 +380,10 @@ def test_what_answers_otherwise_is_warned_of(name, field, ours, theirs):
         report = load_checkpoint(model, path_of(name))
     assert len(report.notes) == 1
     # Chosen by name it is no surprise.
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        chosen = from_checkpoint(path_of(name), **{field: ours})
+    chosen = from_checkpoint(path_of(name), **{field: ours})
     assert chosen.load_report.notes == report.notes
     mended = fresh(name)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert not load_checkpoint(mended, path_of(name)).notes
+    assert not load_checkpoint(mended, path_of(name)).notes
 
 
 def test_other_tokens_that_are_joined_are_warned_of(tmp_path):

@@ -10,11 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import (
-    VisionTransformer,
-    from_checkpoint,
-    load_checkpoint,
-)
+from keras_vit import VisionTransformer, from_checkpoint, load_checkpoint
 from keras_vit.layers.resize import (
     adapt_channels,
     resize_distances,
@@ -115,18 +111,12 @@ TIMM = {
         details=True,
     ),
     "map_tanh": timm(
-        {
-            "global_pool": "map",
-            "class_token": False,
-            "act_layer": "gelu_tanh",
-        },
+        {"global_pool": "map", "class_token": False, "act_layer": "gelu_tanh"},
         {"activation": "tanh"},
     ),
     "no_pooling": timm({"global_pool": ""}, {"pooling": "none"}),
     "no_embed_class": timm(
-        {"no_embed_class": True},
-        {"source_image_size": 32},
-        details=True,
+        {"no_embed_class": True}, {"source_image_size": 32}, details=True
     ),
     "no_qkv_bias": timm({"qkv_bias": False}, details=True),
     "rectangle": timm(

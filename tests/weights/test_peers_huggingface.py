@@ -229,10 +229,7 @@ CASES = {
     "Sapiens2ForSemanticSegmentation": {
         **TINY,
         **LABELS,
-        "head_config": {
-            "upsample_out_channels": [8],
-            "conv_out_channels": [8],
-        },
+        "head_config": {"upsample_out_channels": [8], "conv_out_channels": [8]},
     },
     "TimmWrapperModel": TIMM,
     "TimmWrapperForImageClassification": {**TIMM, **LABELS},
@@ -521,11 +518,7 @@ KINDS = {
         "num_classes": 0,
     },
     "beit_after": {**LATER_KINDS["beit"], "norm_placement": "after"},
-    "siglip": {
-        "use_class_token": False,
-        "pooling": "map",
-        "num_classes": 0,
-    },
+    "siglip": {"use_class_token": False, "pooling": "map", "num_classes": 0},
     "siglip_wide": {
         "use_class_token": False,
         "pooling": "map",

@@ -312,7 +312,6 @@ def test_a_default_of_1000_classes_is_warned_of_in_the_callers_line(timm):
     assert not kernel.any() and not bias.any()
 
 
-@pytest.mark.filterwarnings("error")
 def test_other_classes_are_a_choice(timm):
     model = tiny(timm, classes=10)
     assert model.load_report.reset == ("predictions/kernel", "predictions/bias")
@@ -321,7 +320,6 @@ def test_other_classes_are_a_choice(timm):
     assert_answers(encoder, expected_of(TIMM)["tokens"])
 
 
-@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("pooling", "pool"),
     [
@@ -337,7 +335,6 @@ def test_features_of_a_checkpoint_with_a_head(timm, pooling, pool):
     assert set(model.load_report.ignored) == {"head.weight", "head.bias"}
 
 
-@pytest.mark.filterwarnings("error")
 def test_what_is_chosen_is_noted_without_a_warning(timm):
     model = tiny(timm, pooling="avg", activation="tanh", num_heads=6)
     assert model.config.num_heads == 6  # timm does not store it.

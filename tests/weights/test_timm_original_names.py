@@ -10,8 +10,7 @@ from keras_vit import from_checkpoint, load_checkpoint, save_checkpoint
 from tests.tiny import LATER_KINDS, make, noise, to_numpy
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*preprocess_input:UserWarning",
-    "ignore:.*num_heads:UserWarning",
+    "ignore:.*preprocess_input:UserWarning", "ignore:.*num_heads:UserWarning"
 )
 EVA_02 = (
     (r"attn\.([qv])_proj\.bias", r"attn.\1_bias"),

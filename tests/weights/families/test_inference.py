@@ -218,10 +218,7 @@ def test_the_published_number_of_heads_is_assumed_if_asked_for(alone):
 
 @pytest.mark.parametrize(
     ("argument", "value"),
-    [
-        *(("num_heads", v) for v in (0, "6", 3.0, True)),
-        ("architecture", 3),
-    ],
+    [*(("num_heads", v) for v in (0, "6", 3.0, True)), ("architecture", 3)],
 )
 def test_an_argument_that_cannot_be_one(argument, value, alone):
     rule = f"^`{argument}` must be .*Received: {argument}={value!r}$"
