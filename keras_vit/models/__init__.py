@@ -6,12 +6,15 @@ from keras_vit.models.flexible import (
     cut_patches,
     preprocess_patches,
 )
+from keras_vit.models.text import TextConfig, TextTransformer
 from keras_vit.models.variants import VARIANTS
 from keras_vit.models.vit import VisionTransformer
 
 __all__ = [
     "VARIANTS",
     "FlexibleVisionTransformer",
+    "TextConfig",
+    "TextTransformer",
     "ViTConfig",
     "VisionTransformer",
     "cut_patches",

@@ -4,16 +4,17 @@ import dataclasses
 import math
 import numbers
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_vit.arguments import as_size, is_whole
 from keras_vit.models.config import ViTConfig
+from keras_vit.models.text import TextConfig
 from keras_vit.preprocessing.description import Preprocessing
 from keras_vit.weights.containers import FLOATS, File, errors_name
-from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.families import LAYOUTS, TEXT_LAYOUTS
 from keras_vit.weights.families.family import (
     Family,
     Part,
@@ -41,7 +42,7 @@ class Found(NamedTuple):
     # it, a number if it contains the weights of all blocks, or slices, and a
     # number for an axis behind the first.
     places: dict[str, tuple[str, int | tuple | None]]
-    config: ViTConfig
+    config: ViTConfig | TextConfig
     parts: dict[str, list[Part]]  # The arrays of each weight of the model.
     num_prefix_rows: int  # Of its position table, before the patches.
     ignored: tuple[str, ...]  # Names that are not of weights of the model.
@@ -90,18 +91,16 @@ def find(file: File, known: Known = NOTHING_KNOWN) -> Found:
     known = known._replace(**sizes)
     with errors_name(file.path):
         key, wrapper, plain = recognise(file.path, file.arrays)
-        family, dialect, places, ignored = _name(file, key, wrapper, plain)
-        by_name = {
-            name: file.arrays[raw].shape
-            if index is None  # Else a slice of a stacked array.
-            else np.broadcast_to(0, file.arrays[raw].shape)[index].shape
-            for name, (raw, index) in places.items()
-        }
-        shapes = Shapes(family, by_name, file.arrays.keys())
+        family, dialect, places, ignored = _name(
+            file, LAYOUTS[key], wrapper, plain
+        )
+        shapes = _shapes_of_places(file, family, places)
         try:
             config = family.read(file.json, shapes, known)
         except ValueError as error:
-            foreign = foreign_parts(n for n in by_name if not family.knows(n))
+            foreign = foreign_parts(
+                name for name in shapes.shapes if not family.knows(name)
+            )
             if not foreign:
                 raise
             text = f"{str(error).rstrip('.')}. It is a model with "
@@ -139,19 +138,70 @@ def find(file: File, known: Known = NOTHING_KNOWN) -> Found:
     )
 
 
+def find_text(file: File) -> Found:
+    """Return which text tower a file contains, from its JSON and its names.
+
+    Raises:
+        ValueError: As `find` does, or if there is no JSON beside the file.
+    """
+    with errors_name(file.path):
+        key, wrapper, plain = recognise(file.path, file.arrays, TEXT_LAYOUTS)
+        family, dialect, places, ignored = _name(
+            file, TEXT_LAYOUTS[key], wrapper, plain
+        )
+        shapes = _shapes_of_places(file, family, places)
+        config = family.read(file.json, shapes)
+        parts = family.names(config)
+        ignored += _check_complete(file, places, config, parts, shapes, wrapper)
+        scalars = {
+            name.rpartition(".")[2]: file.read(raw)
+            for name, raw in plain.items()
+            if re.search(r"(^|\.)logit_(scale|bias)$", name)
+        }
+        for name, scalar in scalars.items():
+            if scalar.size != 1:
+                raise ValueError(f"{name} has the shape {scalar.shape}")
+            number = float(scalar.reshape(()))
+            if name == "logit_scale":
+                number = math.exp(number)
+            config = dataclasses.replace(config, **{name: number})
+    ignored = tuple(dict.fromkeys(ignored))
+    return Found(
+        file, key, family, dialect, places, config, parts, 0, ignored, (), None
+    )
+
+
+def _shapes_of_places(file, family, places) -> Shapes:
+    """Return the shapes of the arrays of a family."""
+    by_name = {
+        name: file.arrays[raw].shape
+        if index is None  # Else a slice of a stacked array.
+        else np.broadcast_to(0, file.arrays[raw].shape)[index].shape
+        for name, (raw, index) in places.items()
+    }
+    return Shapes(family, by_name, file.arrays.keys())
+
+
 # ------------------------------------------------------------ family and names
 
 
 def recognise(
-    path: str, raw_names: Iterable[str]
+    path: str,
+    raw_names: Iterable[str],
+    layouts: Mapping[str, Family] = LAYOUTS,
 ) -> tuple[str, str, dict[str, str]]:
     """Return the family of a file, the prefix of its names, and the names.
 
     The names are without the marks of compilers and trainers, and each maps to
     that in the file.
 
+    Args:
+        path: The file, for errors.
+        raw_names: The names in it.
+        layouts: The families that it may be of.
+
     Raises:
-        ValueError: If the names fit no family of LAYOUTS.
+        ValueError: If the names fit no family.
     """
     plain, unread = {}, {}
     for raw in raw_names:
@@ -174,7 +224,7 @@ def recognise(
                 raise ValueError(
                     f"{path} is {what}, whose names are not read ({name})"
                 )
-    for key, family in LAYOUTS.items():
+    for key, family in layouts.items():
         allowed = re.compile(f"({'|'.join(map(re.escape, family.wrappers))})*")
         found = {
             name.removesuffix(ending)
@@ -194,9 +244,10 @@ def recognise(
                 return key, wrapper, plain
             if wrapper.endswith("."):
                 unread.setdefault(wrapper, family.title)
-    titles = ", ".join(family.title for family in LAYOUTS.values())
+    titles = ", ".join(family.title for family in layouts.values())
+    what = next(iter(layouts.values())).what
     text = (
-        f"{path} is not a ViT of a known family ({titles}). The names of its "
+        f"{path} is not a {what} of a known family ({titles}). The names of its "
         f"arrays are {', '.join([*plain][:8]) or 'none at all'}."
     )
     for wrapper, title in list(unread.items())[:1]:
@@ -209,13 +260,13 @@ def recognise(
     raise ValueError(text)
 
 
-def _name(file, key, wrapper, plain) -> tuple[Family, str, dict, list[str]]:
+def _name(file, family, wrapper, plain) -> tuple[Family, str, dict, list[str]]:
     """Name the arrays of the model as its family does.
 
     Returns the family with the variants of the file, the dialect, and the
     places, as in `Found`, and the names in the file of all other arrays.
     """
-    family, inside, ignored = LAYOUTS[key], {}, []
+    inside, ignored = {}, []
     has_trunk = wrapper.endswith("trunk.")
     # OpenCLIP stores the head of a tower of timm beside it.
     beside = wrapper.removesuffix("trunk.") + "head."
@@ -381,7 +432,9 @@ def _check_complete(file, places, config, parts, shapes, wrapper) -> list[str]:
                 break
         if foreign:
             lines.append(f"It is a model with {', '.join(foreign)}.")
-        lines[0] = f"is not a complete ViT of {family.title}. {lines[0]}"
+        lines[0] = (
+            f"is not a complete {family.what} of {family.title}. {lines[0]}"
+        )
         if left_over and wrapper:
             lines.append(
                 f"The model is read behind the prefix {wrapper!r}; save the "

@@ -550,7 +550,7 @@ class Plan:
             )
 
         def make(arrays):
-            weight = _join(parts, arrays)
+            weight = join_parts(parts, arrays)
             for change in changes:
                 weight = change(weight)
             return weight
@@ -573,11 +573,11 @@ class Plan:
 
         def make(arrays):
             weight, bias_arrays = arrays[: len(kernel)], arrays[len(kernel) :]
-            weight = _join(kernel, weight)
+            weight = join_parts(kernel, weight)
             sums = weight.sum(axis=(0, 1), dtype="float64")  # (C, D)
             constant = np.broadcast_to(offset, len(sums)) @ sums
             constant = constant.astype(weight.dtype)
-            return constant + (_join(bias, bias_arrays) if bias else 0)
+            return constant + (join_parts(bias, bias_arrays) if bias else 0)
 
         places = (*self.places[PATCHES], *self.places.get(PATCH_BIAS, ()))
         return Step(PATCH_BIAS, places, make)
@@ -673,7 +673,7 @@ class Plan:
             )
 
 
-def _join(parts, arrays) -> np.ndarray:
+def join_parts(parts, arrays) -> np.ndarray:
     """Return the weight whose parts are the arrays of the file.
 
     A transposed matrix is copied in row order, block by block: a block fits

@@ -21,6 +21,7 @@ import numpy as np
 
 from keras_vit.layers import POSITION_EMBEDDINGS, ROTARY_POSITIONS
 from keras_vit.models.config import ViTConfig
+from keras_vit.models.text import TextConfig, TextTransformer
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.weights.families.inference import (
     Shapes,
@@ -150,6 +151,7 @@ class Family:
     """
 
     title: str  # Name of the family in messages.
+    what = "ViT"  # What its files contain, in messages.
     layers: dict[str, str | tuple[str, ...]]  # Several are side by side.
     style: Style
     recognise: tuple[str, ...]  # Every file has at least one of these names.
@@ -349,6 +351,25 @@ class Family:
         return None
 
 
+class TextFamily(Family):
+    """The text towers in the files of a library, which are only read.
+
+    They are beside an image tower. The JSON beside a file states the sizes, and
+    the arrays must fit them.
+    """
+
+    what = "text tower"
+    wrappers = TORCH_WRAPPERS
+
+    def read(self, json, shapes, known=None) -> TextConfig:
+        """Return the configuration of the tower.
+
+        Raises:
+            ValueError: If no TextTransformer computes it.
+        """
+        raise NotImplementedError
+
+
 def choose(table: dict, config: ViTConfig, field: str):
     """Return the row of a table for a field.
 
@@ -419,20 +440,22 @@ def effective_fields(found: ViTConfig, config: ViTConfig) -> dict[str, Any]:
     }
 
 
-def shapes_of(config: ViTConfig) -> dict[str, tuple]:
+def shapes_of(config: ViTConfig | TextConfig) -> dict[str, tuple]:
     """Return the shape of each weight of the model of `config`, by path.
 
     No weight is made, so a file that claims to contain a gigantic model needs
     no memory. All blocks are alike, so one of them is built.
     """
-    changes = {"depth": 1, "use_dynamic_image_size": False}
-    kind = POSITION_EMBEDDINGS.get(config.position_embedding)
-    is_computed = kind is not None and kind.may_lack_table
-    if config.relative_positions in ("none", "mlp") and (
-        is_computed or config.position_embedding == "none"
-    ):
-        # Nothing has the size of the image, which may be gigantic.
-        changes["image_size"] = config.patch_size * config.stem_stride
+    changes = {"depth": 1}
+    if isinstance(config, ViTConfig):
+        changes["use_dynamic_image_size"] = False
+        kind = POSITION_EMBEDDINGS.get(config.position_embedding)
+        is_computed = kind is not None and kind.may_lack_table
+        if config.relative_positions in ("none", "mlp") and (
+            is_computed or config.position_embedding == "none"
+        ):
+            # Nothing has the size of the image, which may be gigantic.
+            changes["image_size"] = config.patch_size * config.stem_stride
     found = {}
     for path, shape in _shapes_of_one_block(
         dataclasses.replace(config, **changes)
@@ -450,9 +473,12 @@ def shapes_of(config: ViTConfig) -> dict[str, tuple]:
 def _shapes_of_one_block(config) -> tuple[tuple[str, tuple], ...]:
     """Return the weights of the model of `config`, whose depth is 1."""
 
+    is_text = isinstance(config, TextConfig)
+    model_class = TextTransformer if is_text else VisionTransformer
+
     def build():
         with keras.StatelessScope(initialize_variables=False):
-            model = VisionTransformer(config, dtype="float32")
+            model = model_class(config, dtype="float32")
         return tuple((w.path, tuple(w.shape)) for w in model.weights)
 
     # Keras keeps its state by thread: a thread of its own leaves no trace.

@@ -6,6 +6,7 @@ of CLIP, SigLIP and AIMv2.
 
 import dataclasses
 
+from keras_vit.models.text import TextConfig
 from keras_vit.weights.families.family import (
     FLAT_CONV,
     NOTHING,
@@ -15,6 +16,7 @@ from keras_vit.weights.families.family import (
     VECTOR,
     Dialect,
     Family,
+    TextFamily,
     Variant,
     Written,
     choose,
@@ -26,7 +28,7 @@ from keras_vit.weights.families.huggingface_types import (
     find_type,
     read_settings,
 )
-from keras_vit.weights.families.inference import BLOCK
+from keras_vit.weights.families.inference import BLOCK, find_hints
 
 LAYER = "vit.encoder.layer.{i}."
 ATTENTION = LAYER + "attention.attention."
@@ -40,6 +42,8 @@ MODELS = ("vit", "deit", "dpt", "ijepa", "beit", "data2vec_vision") + (
 TOWER = "vision_model."
 TOWER_LAYER = TOWER + "encoder.layers.{i}."
 HEAD = TOWER + "head."
+TEXT = "text_model."
+TEXT_LAYER = TEXT + "encoder.layers.{i}."
 PATCH_EMBEDDING = "embeddings.patch_embedding"
 # The names of activations, by `activation`.
 HIDDEN_ACTS = {
@@ -457,6 +461,113 @@ def _processor_json(config):
         found["do_center_crop"] = True
         found["crop_size"] = dict(zip(sides, config.image_size))
     return found
+
+
+# What a configuration of a text tower states by leaving it out.
+CLIP_TEXT = {
+    "vocab_size": 49_408,
+    "hidden_size": 512,
+    "intermediate_size": 2048,
+    "projection_dim": 512,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 8,
+    "max_position_embeddings": 77,
+    "hidden_act": "quick_gelu",
+    "layer_norm_eps": 1e-5,
+    "eos_token_id": 49_407,
+}
+SIGLIP_TEXT = {
+    "vocab_size": 32_000,
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "max_position_embeddings": 64,
+    "hidden_act": "gelu_pytorch_tanh",
+    "layer_norm_eps": 1e-6,
+    "projection_size": None,
+}
+TEXT_DEFAULTS = {
+    "clip": CLIP_TEXT,
+    "metaclip_2": CLIP_TEXT,
+    "siglip": SIGLIP_TEXT,
+    "siglip2": SIGLIP_TEXT,
+}
+
+
+class HuggingFaceText(TextFamily):
+    """The text towers of CLIP, MetaCLIP 2, SigLIP and SigLIP 2.
+
+    Source: the model definitions of transformers 5.23.
+    """
+
+    title = "Hugging Face transformers (CLIP, SigLIP)"
+    style = {
+        **TORCH,
+        "embeddings": (".weight", SAME),
+        "embedding": (".weight", SAME),
+    }
+    layers = {
+        "token_embedding": TEXT + "embeddings.token_embedding",
+        "positions": TEXT + "embeddings.position_embedding",
+        BLOCK + "attention_norm": TEXT_LAYER + "layer_norm1",
+        BLOCK + "attention/qkv": split_projections(
+            TEXT_LAYER + "self_attn.", ("q_proj", "k_proj", "v_proj")
+        ),
+        BLOCK + "attention/out": TEXT_LAYER + "self_attn.out_proj",
+        BLOCK + "mlp_norm": TEXT_LAYER + "layer_norm2",
+        BLOCK + "mlp/hidden": TEXT_LAYER + "mlp.fc1",
+        BLOCK + "mlp/out": TEXT_LAYER + "mlp.fc2",
+        "final_norm": TEXT + "final_layer_norm",
+        "projection": "text_projection",
+    }
+    recognise = (TEXT + "embeddings.token_embedding.weight",)
+    aliases = ((r"^text_model\.head\.", "text_projection."),)
+    ignore = (
+        r"vision_|visual_projection\.|logit_(scale|bias)$|.*\.position_ids$"
+    )
+
+    def read(self, json, shapes, known=None):
+        kind = json.get("model_type")
+        if kind not in TEXT_DEFAULTS:
+            raise ValueError(
+                "a text tower needs the config.json beside it, with the "
+                f"model_type {', '.join(TEXT_DEFAULTS)}. It has "
+                f"model_type={kind!r}"
+            )
+        defaults = TEXT_DEFAULTS[kind]
+        stated, older = json.get("text_config"), json.get("text_config_dict")
+        tower = {**defaults, **(stated if isinstance(stated, dict) else {})}
+        if isinstance(older, dict) and defaults is CLIP_TEXT:
+            # Of the first versions; what it leaves out has its default.
+            tower |= {**defaults, **older}
+        # As for image towers; a name that it does not know is an error.
+        activation = find_hints({"hidden_act": tower["hidden_act"]})
+        is_clip, end = defaults is CLIP_TEXT, tower.get("eos_token_id")
+        fields = {
+            "vocabulary_size": tower["vocab_size"],
+            "context_length": tower["max_position_embeddings"],
+            "width": tower["hidden_size"],
+            "depth": tower["num_hidden_layers"],
+            "mlp_dim": tower["intermediate_size"],
+            "num_heads": tower["num_attention_heads"],
+            "layer_norm_epsilon": tower["layer_norm_eps"],
+            "use_causal_mask": is_clip,
+            **activation,
+        }
+        if not is_clip:
+            size = tower["projection_size"]
+            size = tower["hidden_size"] if size is None else size
+            fields |= {"pooling": "last", "output_size": size}
+            return TextConfig(**fields, use_output_bias=True)
+        if kind == "clip" and end == 2:
+            # Files of early versions state a wrong end; the right one is the
+            # last in the vocabulary.
+            fields |= {"pooling": "largest"}
+        else:
+            fields |= {"pooling": "end", "end_token": end}
+        size = json.get("projection_dim", CLIP_TEXT["projection_dim"])
+        return TextConfig(**fields, output_size=size)
 
 
 VIT_NAMES, CLIP_NAMES = HuggingFace(), HuggingFaceClip()

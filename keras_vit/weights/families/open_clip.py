@@ -1,5 +1,6 @@
-"""OpenCLIP and OpenAI's CLIP: the image tower, read only."""
+"""OpenCLIP and OpenAI's CLIP: the towers of images and texts, read only."""
 
+from keras_vit.models.text import TextConfig
 from keras_vit.weights.families.family import (
     NOTHING,
     SAME,
@@ -8,11 +9,13 @@ from keras_vit.weights.families.family import (
     TRANSPOSED,
     VECTOR,
     Family,
+    TextFamily,
     Variant,
 )
 from keras_vit.weights.families.inference import BLOCK
 
 RESBLOCK = "visual.transformer.resblocks.{i}."
+TEXT_RESBLOCK = RESBLOCK.removeprefix("visual.")
 # Parts of image towers that are not read.
 REFUSED_KEYS = ("timm_model_name", "attentional_pool", "input_patchnorm")
 # Reads a value of a key as fields of ViTConfig; None if it is not read.
@@ -128,3 +131,111 @@ class OpenClip(Family):
 
     def undetermined(self, config, names):
         return [("the names of CLIP", ("activation",))]
+
+
+# The poolings of `text_cfg`, by their names there.
+TEXT_POOLINGS = {
+    "argmax": "largest",
+    "eos": "end",
+    "first": "first",
+    "last": "last",
+}
+# Its keys with an effect on the vectors, or none, and the values of others that
+# have none either.
+TEXT_KEYS = frozenset(
+    "context_length vocab_size width heads layers mlp_ratio ls_init_value "
+    "pad_id eos_id no_causal_mask pool_type proj_type proj_bias act_kwargs "
+    "norm_kwargs output_tokens final_ln_after_pool hf_tokenizer_name "
+    "tokenizer_mode tokenizer_kwargs hf_model_pretrained hf_proj_type "
+    "hf_pooler_type".split()
+)
+NO_EFFECT = (None, False, "", "default")
+
+
+class OpenClipText(TextFamily):
+    """The text towers of OpenCLIP, beside an image tower of any kind.
+
+    Source: `CLIPTextCfg` and `TextTransformer` of open_clip 3.3.
+    """
+
+    title = "OpenCLIP (mlfoundations/open_clip)"
+    style = {
+        **OpenClip.style,
+        "embeddings": (".weight", SAME),
+        "projection/kernel": ("", SAME),
+        "projection/bias": (".bias", SAME),
+    }
+    layers = {
+        "token_embedding": "token_embedding",
+        "positions": "positional_embedding",
+        BLOCK + "attention_norm": TEXT_RESBLOCK + "ln_1",
+        BLOCK + "attention/qkv": TEXT_RESBLOCK + "attn.in_proj",
+        BLOCK + "attention/out": TEXT_RESBLOCK + "attn.out_proj",
+        BLOCK + "attention_scale": TEXT_RESBLOCK + "ls_1",
+        BLOCK + "mlp_scale": TEXT_RESBLOCK + "ls_2",
+        BLOCK + "mlp_norm": TEXT_RESBLOCK + "ln_2",
+        BLOCK + "mlp/hidden": TEXT_RESBLOCK + "mlp.c_fc",
+        BLOCK + "mlp/out": TEXT_RESBLOCK + "mlp.c_proj",
+        "final_norm": "ln_final",
+        "projection": "text_projection",
+    }
+    recognise = ("token_embedding.weight",)
+    # Towers of transformers, such as RoBERTa, and the text of MaMMUT and CoCa.
+    unless = r"(text\.)?(transformer\.(embeddings|encoder)\.|cls_emb$)"
+    variants = (
+        Variant(
+            r"text_projection\.weight$",
+            style={"projection/kernel": (".weight", TRANSPOSED)},
+        ),
+    )
+    wrappers = (*TORCH_WRAPPERS, "text.")
+    ignore = (
+        r"(\w+\.)*(visual\.|logit_(scale|bias)$)"
+        r"|(input_resolution|context_length|vocab_size|attn_mask)$"
+    )
+
+    def read(self, json, shapes, known=None):
+        model = json.get("model_cfg")
+        tower = model.get("text_cfg") if isinstance(model, dict) else None
+        if not isinstance(tower, dict):
+            raise ValueError(
+                "a text tower needs the open_clip_config.json beside it, with "
+                "`text_cfg`"
+            )
+        refused = [
+            key
+            for key, value in tower.items()
+            if key not in TEXT_KEYS and value not in NO_EFFECT
+        ]
+        if tower.get("tokenizer_mode"):
+            refused.append("tokenizer_mode")
+        changes = {}
+        for key, read in KEYWORDS.items():
+            if row := tower.get(key):
+                fields = read(row) if isinstance(row, dict) else None
+                refused += [key] if fields is None else []
+                changes |= fields or {}
+        pooling = tower.get("pool_type", "argmax")
+        if pooling not in TEXT_POOLINGS:
+            refused.append("pool_type")
+        if refused:
+            parts = ", ".join(f"{key}={tower[key]!r}" for key in refused)
+            raise ValueError(f"its text tower has {parts}, which is not read")
+        width, is_quick = tower.get("width", 512), model.get("quick_gelu")
+        has_projection = tower.get("proj_type", "linear") != "none"
+        fields = {
+            "vocabulary_size": tower.get("vocab_size", 49_408),
+            "context_length": tower.get("context_length", 77),
+            "width": width,
+            "depth": tower.get("layers", 12),
+            "mlp_dim": int(width * tower.get("mlp_ratio", 4.0)),
+            "num_heads": tower.get("heads", 8),
+            "output_size": model.get("embed_dim") if has_projection else None,
+            "use_output_bias": bool(tower.get("proj_bias")),
+            "use_causal_mask": not tower.get("no_causal_mask"),
+            "pooling": TEXT_POOLINGS[pooling],
+            "end_token": tower.get("eos_id", 2) if pooling == "eos" else None,
+            "activation": "quick" if is_quick else "exact",
+            "layer_scale_init": tower.get("ls_init_value"),
+        }
+        return TextConfig(**{**fields, **changes})
