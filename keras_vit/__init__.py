@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         preprocess_input,
         read_image,
     )
+    from keras_vit.texts import TextEncoder, load_text_encoder, zero_shot
     from keras_vit.weights import (
         HUB_MODELS,
         PRETRAINED,
@@ -84,6 +85,7 @@ __all__ = [
     "R50_ViT_L16",
     "R50_ViT_L32",
     "R_ViT_Ti16",
+    "TextEncoder",
     "ViTConfig",
     "ViT_B8",
     "ViT_B16",
@@ -109,6 +111,7 @@ __all__ = [
     "layers",
     "load_checkpoint",
     "load_lora",
+    "load_text_encoder",
     "models",
     "preprocess_input",
     "preprocess_patches",
@@ -118,6 +121,7 @@ __all__ = [
     "save_checkpoint",
     "save_lora",
     "weights",
+    "zero_shot",
 ]
 
 # Where names are defined; those of the builders are in `applications`.
@@ -136,6 +140,7 @@ _HOMES = {
         "read_image",
     ),
     "layer_decay": ("layer_decay_optimizer",),
+    "texts": ("TextEncoder", "load_text_encoder", "zero_shot"),
     "weights": (
         "HUB_MODELS",
         "PRETRAINED",

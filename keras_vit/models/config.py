@@ -22,6 +22,9 @@ from keras_vit.layers.rotary import ROTARY_POSITIONS
 from keras_vit.preprocessing.description import Preprocessing, as_preprocessing
 from keras_vit.tables import guess, pick
 
+# What the layer before the head makes of the features: a tanh layer, as in the
+# ViT of 2021, or unit vectors, as in CLIP, of a projection if it has a size.
+REPRESENTATIONS = dict.fromkeys(("tanh", "unit"))
 # The table of each field that is a name.
 CHOICES = {
     "position_embedding": POSITION_EMBEDDINGS,
@@ -36,6 +39,7 @@ CHOICES = {
     "qk_norm": QK_NORMS,
     "activation": ACTIVATIONS,
     "pooling": POOLINGS,
+    "representation": REPRESENTATIONS,
     "stem_epsilons": STEM_EPSILONS,
 }
 # What a value must be -> a test, and the fields.
@@ -76,6 +80,13 @@ ANNOTATIONS = {
         "a tuple of whole numbers",
         lambda value: isinstance(value, tuple) and all(map(is_whole, value)),
     ),
+    tuple[str, ...]: (
+        "a tuple of strings",
+        lambda value: (
+            isinstance(value, tuple)
+            and all(isinstance(name, str) for name in value)
+        ),
+    ),
     types.NoneType: ("None", lambda value: value is None),
 }
 
@@ -90,7 +101,10 @@ def find_problems(config: "ViTConfig") -> Iterator[tuple[str, ...]]:
     for field in dataclasses.fields(config):
         is_union = isinstance(field.type, types.UnionType)
         parts = typing.get_args(field.type) if is_union else [field.type]
-        kinds = [typing.get_origin(part) or part for part in parts]
+        kinds = [
+            part if part in ANNOTATIONS else typing.get_origin(part)
+            for part in parts
+        ]
         if set(kinds) <= set(ANNOTATIONS):
             rules, tests = zip(*(ANNOTATIONS[kind] for kind in kinds))
             if not any(test(getattr(config, field.name)) for test in tests):
@@ -122,6 +136,10 @@ def find_problems(config: "ViTConfig") -> Iterator[tuple[str, ...]]:
     if config.rotary_positions != "none" and config.head_size % 4:
         rule = "needs heads of a multiple of 4 features"
         yield rule, "rotary_positions", "num_heads", "width"
+    if config.class_names is not None:
+        if len(config.class_names) != config.num_classes:
+            rule = "must have a name for each class, or be None"
+            yield rule, "class_names", "num_classes"
     # The layers that these fields choose, and the token that they need.
     needs = {}
     for name in ("pooling", "rotary_positions", "relative_positions"):
@@ -231,8 +249,13 @@ class ViTConfig:
         pooling_heads: Number of attention heads of the pooling "map". Default:
             `num_heads`.
         pooling_mlp_dim: Hidden size of its MLP. Default: `mlp_dim`.
-        representation_size: Size of a tanh layer before the head, or None.
+        representation_size: Size of a layer before the head, or None.
+        representation: A key of REPRESENTATIONS: whether that is a "tanh"
+            layer, or a linear one. With "unit", its outputs, or the features if
+            it has no size, are divided by their length.
         num_classes: Outputs of the head; 0 for a model without a head.
+        class_names: Names of the classes, if the model itself knows them, as
+            that of `keras_vit.zero_shot`.
         classifier_activation: Activation of the head; None for logits.
         head_bias: Initial bias of the head. The sigmoid recipes start at -10,
             so that the first loss is small.
@@ -302,7 +325,9 @@ class ViTConfig:
     pooling_heads: int | None = None
     pooling_mlp_dim: int | None = None
     representation_size: int | None = None
+    representation: str = "tanh"
     num_classes: int = 1000
+    class_names: tuple[str, ...] | None = None
     classifier_activation: str | None = None
     head_bias: float = 0.0
     dropout_rate: float = 0.0

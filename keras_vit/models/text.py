@@ -48,7 +48,7 @@ class TextConfig:
         layer_norm_epsilon: Added to the variance of every norm.
         layer_scale_init: As in `ViTConfig`.
         logit_scale: Factor of the cosine of an image and a text that makes it
-            a logit, see `keras_vit.zero_shot`.
+            a logit, see `keras_vit.zero_shot`; None if it is not known.
         logit_bias: Added to it, in a model that was trained with a sigmoid for
             each pair; None in one with a softmax.
 
@@ -70,7 +70,7 @@ class TextConfig:
     activation: str = "exact"
     layer_norm_epsilon: float = 1e-5
     layer_scale_init: float | None = None
-    logit_scale: float = 1.0
+    logit_scale: float | None = None
     logit_bias: float | None = None
 
     def __post_init__(self):
@@ -200,7 +200,7 @@ class TextTransformer(keras.Model):
 
     Every step is a named layer, as in `VisionTransformer`: `token_embedding`,
     `positions`, `block_00`, ..., `final_norm`, `pooling`, `projection`. What
-    makes tokens of a text is `keras_vit.text.Tokenizer`.
+    makes tokens of a text is `keras_vit.tokenization.Tokenizer`.
 
     Shapes:
         tokens: (B, T), whole numbers, with T <= L.

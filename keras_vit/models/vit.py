@@ -115,11 +115,15 @@ def connect_layers(
             keras.layers.Dense,
             "pre_logits",
             config.representation_size,
-            activation="tanh",
+            activation="tanh" if config.representation == "tanh" else None,
             kernel_initializer="lecun_normal",
             dtype=policy_at(dtype, "pre_logits"),
         )
         x = pre_logits(x)  # (B, R)
+    if config.representation == "unit":
+        # Squares of float16 may overflow.
+        kind = wide(keras.dtype_policies.get(dtype).compute_dtype)
+        x = inner(keras.layers.UnitNormalization, "unit_norm", dtype=kind)(x)
     if not config.num_classes:
         return x
     policy = policy_at(dtype, "predictions")
@@ -414,7 +418,9 @@ class VisionTransformer(keras.Model):
         Args:
             num_classes: Outputs of the new head; 0 for none.
         """
-        model = copy_model(self, ["predictions"], num_classes=num_classes)
+        model = copy_model(
+            self, ["predictions"], num_classes=num_classes, class_names=None
+        )
         if num_classes:
             train_layer(model, "predictions")
         return model

@@ -10,6 +10,7 @@ from keras_vit.weights.read import (
     load_checkpoint,
     read_preprocessing,
 )
+from keras_vit.weights.text import text_from_checkpoint
 from keras_vit.weights.write import save_checkpoint
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "read_preprocessing",
     "save_checkpoint",
     "save_lora",
+    "text_from_checkpoint",
 ]

@@ -247,8 +247,8 @@ def recognise(
     titles = ", ".join(family.title for family in layouts.values())
     what = next(iter(layouts.values())).what
     text = (
-        f"{path} is not a {what} of a known family ({titles}). The names of its "
-        f"arrays are {', '.join([*plain][:8]) or 'none at all'}."
+        f"{path} is not a {what} of a known family ({titles}). The names of "
+        f"its arrays are {', '.join([*plain][:8]) or 'none at all'}."
     )
     for wrapper, title in list(unread.items())[:1]:
         text += (

@@ -55,6 +55,13 @@ WEIGHT_FILE_ENDINGS = (
 )
 # Files that tell how images are read; not every repository has one.
 DESCRIPTIONS = ("preprocessor_config.json", "processor_config.json")
+# Those of a tokenizer, of which a repository has some.
+TOKENIZER_FILES = (
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "spiece.model",
+)
 CHUNK_BYTES = 2**20
 TIMEOUT_SECONDS = 60
 NO_HEADERS = types.MappingProxyType({})
@@ -198,18 +205,38 @@ def fetch_repository(repository: Repository) -> pathlib.Path:
             # `open_file` refuses other names.
             if file == os.path.basename(file):
                 _fetch(repository, file)
-    for file in DESCRIPTIONS:
-        # Not every repository has one; that it has none is remembered.
-        absent = folder / f".no_{file}"
+    # Without a connection, the weights are enough.
+    _fetch_those_there(repository, DESCRIPTIONS)
+    return folder
+
+
+def locate_tokenizer(path_or_name: str | os.PathLike) -> pathlib.Path:
+    """Return the folder with the tokenizer of a model; fetch it of the hub.
+
+    Args:
+        path_or_name: See `locate`, which has fetched the weights.
+    """
+    path, text = locate(path_or_name), os.fspath(path_or_name)
+    if text in HUB_MODELS and path.is_relative_to(cache_dir()):
+        text = f"{SCHEME}{HUB_MODELS[text].repository}"
+    repository = parse_repository(text)
+    if repository and path == repository.folder:
+        _fetch_those_there(repository, TOKENIZER_FILES)
+    return path if path.is_dir() else path.parent
+
+
+def _fetch_those_there(repository, files):
+    """Fetch files that not every repository has, as far as they can be."""
+    for file in files:
+        # That there is none is remembered.
+        absent = repository.folder / f".no_{file}"
         if absent.exists():
             continue
         try:
             _fetch(repository, file)
         except ConnectionError as error:
-            # Without a connection, the weights are enough.
             if _status(error) == 404:
                 absent.touch()
-    return folder
 
 
 def _fetch_first(repository, files):

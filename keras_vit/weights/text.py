@@ -3,7 +3,7 @@
 import os
 
 from keras_vit.models.text import TextTransformer
-from keras_vit.weights.containers import open_file
+from keras_vit.weights.containers import File, open_file
 from keras_vit.weights.find import find_text
 from keras_vit.weights.hub import locate
 from keras_vit.weights.read import LoadReport, join_parts
@@ -36,15 +36,21 @@ def text_from_checkpoint(
         ConnectionError: If a download fails.
     """
     with open_file(locate(path_or_name)) as file:
-        found = find_text(file)
-        model = TextTransformer(found.config, dtype=dtype, name=name)
-        used = []
-        for weight in model.weights:
-            parts = found.parts[weight.path]
-            places = [found.places[part.name] for part in parts]
-            weight.assign(join_parts(parts, [file.read(*p) for p in places]))
-            used += [raw for raw, _ in places]
-        model.load_report = LoadReport(
-            found.file.path, found.key, tuple(used), (), (), found.ignored, ()
-        )
+        return load_text(file, dtype, name)
+
+
+def load_text(
+    file: File, dtype=None, name: str = "text_transformer"
+) -> TextTransformer:
+    """Return the text tower in a file, see `text_from_checkpoint`."""
+    found, used = find_text(file), []
+    model = TextTransformer(found.config, dtype=dtype, name=name)
+    for weight in model.weights:
+        parts = found.parts[weight.path]
+        places = [found.places[part.name] for part in parts]
+        weight.assign(join_parts(parts, [file.read(*p) for p in places]))
+        used += [raw for raw, _ in places]
+    model.load_report = LoadReport(
+        file.path, found.key, tuple(used), (), (), found.ignored, ()
+    )
     return model

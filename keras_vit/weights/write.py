@@ -248,6 +248,7 @@ UNSTORED = (
     "use_dynamic_image_size",
     "ignore_border",
     "classifier_activation",
+    "class_names",
     "head_bias",
     "dropout_rate",
     "attention_dropout_rate",

@@ -57,6 +57,7 @@ LATER_FIELDS = (
     "use_final_norm",
     "pooling_heads",
     "pooling_mlp_dim",
+    "representation",
 )
 # What the code around a model of PyTorch writes before its names.
 TORCH_WRAPPERS = (
@@ -472,7 +473,6 @@ def shapes_of(config: ViTConfig | TextConfig) -> dict[str, tuple]:
 @functools.lru_cache(maxsize=32)
 def _shapes_of_one_block(config) -> tuple[tuple[str, tuple], ...]:
     """Return the weights of the model of `config`, whose depth is 1."""
-
     is_text = isinstance(config, TextConfig)
     model_class = TextTransformer if is_text else VisionTransformer
 

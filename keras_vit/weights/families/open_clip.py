@@ -86,8 +86,8 @@ class OpenClip(Family):
     wrappers = TORCH_WRAPPERS
     ignore = (
         r"(transformer|token_embedding|ln_final|text)\."
-        r"|(positional_embedding|text_projection|logit_scale|logit_bias"
-        r"|input_resolution|context_length|vocab_size|attn_mask)$"
+        r"|(positional_embedding|text_projection(\.(weight|bias))?|logit_scale"
+        r"|logit_bias|input_resolution|context_length|vocab_size|attn_mask)$"
     )
     optional_bias = ("predictions",)
     normalization = "clip"
