@@ -25,6 +25,7 @@ from keras_vit.command_line import hints_of, make_inspect_parser
 from keras_vit.model_files import (
     enough_memory,
     is_run,
+    known_classes,
     open_model,
     stated_class_names,
 )
@@ -58,7 +59,8 @@ def open_subject(source: str, **hints) -> Subject:
         return preprocess_input(pixels, "channels_last", model=model)
 
     imagenet = [name for _, name in imagenet_classes()]
-    class_names = stated_class_names(source, config.num_classes)
+    class_names = known_classes(model)
+    class_names = class_names or stated_class_names(source, config.num_classes)
     if class_names is None and config.num_classes == len(imagenet):
         class_names = imagenet
     if class_names == imagenet:

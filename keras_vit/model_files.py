@@ -185,6 +185,15 @@ def enough_memory(
         ) from error
 
 
+def known_classes(model: keras.Model) -> list[str] | None:
+    """Return the class names that a model itself knows, None for most.
+
+    That of `keras_vit.zero_shot` does.
+    """
+    names = getattr(getattr(model, "config", None), "class_names", None)
+    return names and list(names)
+
+
 def write_class_names(folder: str, layout: str, names: Sequence[str]):
     """Write the names of the classes into the config.json of a folder.
 

@@ -57,7 +57,13 @@ class TextEncoder(NamedTuple):
         """
         check_texts(texts, "texts")
         tokens = np.asarray(self.tokenizer(texts))
-        count = self.model.config.vocabulary_size
+        config = self.model.config
+        count, end = config.vocabulary_size, config.end_token
+        if config.pooling == "end" and not (tokens == end).any(axis=-1).all():
+            raise ValueError(
+                f"`tokenizer` must end texts by the token {end} of the model. "
+                f"Received: texts without it, such as {tokens[0].tolist()}"
+            )
         if not (0 <= tokens.min() and tokens.max() < count):
             raise ValueError(
                 f"`tokenizer` must be that of the model, whose {count} tokens "

@@ -388,6 +388,19 @@ def define_predict_flags():
         "Model to use instead of --run_dir: a .keras file, the folder of a "
         "run, a checkpoint of any family, or the name of a published one.",
     )
+    flags.DEFINE_string(
+        "classes",
+        None,
+        "Names of classes, separated by commas, or a file with a name on each "
+        "line, for a --model of images and texts, such as "
+        "hf://openai/clip-vit-base-patch32.",
+    )
+    flags.DEFINE_string(
+        "templates",
+        None,
+        "A text about an image with {} for the name of a class of --classes, "
+        "or a file with a text on each line. Default: 'a photo of a {}.'.",
+    )
     flags.DEFINE_integer(
         "top", 5, "Largest number of classes to print.", lower_bound=1
     )

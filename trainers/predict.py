@@ -3,6 +3,8 @@
 Example:
     python -m trainers.predict --run_dir=saved_models/digits IMAGE...
     python -m trainers.predict --model=B/16-augreg-i1k --format=csv FOLDER
+    python -m trainers.predict --model=hf://openai/clip-vit-base-patch32 \
+        --classes=cat,dog IMAGE...
 """
 
 if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
@@ -10,6 +12,7 @@ if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
 
     begin("trainers.predict")
 
+import os
 import sys
 
 from absl import flags
@@ -37,9 +40,15 @@ def main(arguments):
             )
         if len(arguments) < 2:
             raise ValueError("Pass image files or folders of them.")
-        source = NamedModel(FLAGS.model)
         if FLAGS.run_dir:
             source = RunFolder(as_path(FLAGS.run_dir))
+            if FLAGS.classes:
+                raise ValueError(
+                    "--classes needs --model, as a run has its own classes. "
+                    f"Received: classes={FLAGS.classes!r}"
+                )
+        else:
+            source = NamedModel(FLAGS.model, **name_classes())
         paths = expand_folders(arguments[1:])
         if FLAGS.format == "table":  # As its first bytes say.
             sys.stdout.reconfigure(encoding="utf-8")
@@ -51,6 +60,34 @@ def main(arguments):
         print(f"Error: {row.fault}", file=sys.stderr)
     if faults:
         sys.exit(1)
+
+
+def name_classes() -> dict:
+    """Return the arguments of NamedModel that --classes and --templates are.
+
+    Raises:
+        ValueError: If --templates is given alone, or a file has no lines.
+    """
+    found = {}
+    for name, is_list in (("classes", True), ("templates", False)):
+        value = FLAGS[name].value
+        if value is None:
+            continue
+        if os.path.isfile(os.path.expanduser(value)):
+            lines = as_path(value).read_text(encoding="utf-8-sig").splitlines()
+        else:
+            lines = value.split(",") if is_list else [value]
+        found[name] = [line.strip() for line in lines if line.strip()]
+        if not found[name]:
+            raise ValueError(
+                f"--{name} must have a text or more. Received: {value!r}"
+            )
+    if "templates" in found and "classes" not in found:
+        raise ValueError(
+            "--templates is for --classes, which is missing. Received: "
+            f"templates={FLAGS.templates!r}"
+        )
+    return found
 
 
 def keep_faults(rows, faults: list):

@@ -1,5 +1,6 @@
 """The model that a run begins with: a `.keras` file, its notes and images."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -136,6 +137,8 @@ def read_initial_classes(
 ) -> list[str]:
     """Return the class names of the run that an initial model is from.
 
+    Without a run, those that the model itself knows.
+
     Args:
         path: The value of `init_from`.
         num_classes: Number of logits of the model; None if it is not known.
@@ -149,6 +152,9 @@ def read_initial_classes(
     """
     file, content = _read_beside(path)
     names = content.get("class_names", [])
+    if not content and path:
+        file = find_model_file(path)
+        names = _read_keras_config(file).get("class_names") or []
     try:
         return check_class_names(names, num_classes if names else None)
     except ValueError as error:
@@ -204,7 +210,9 @@ def initial_preprocessing(recipe: Recipe, channels: int) -> Preprocessing:
     found = Preprocessing()
     source = find_model_file(recipe.init_from) if recipe.init_from else ""
     if source.endswith(".keras"):
-        found = _read_keras_file(source)
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            fields = _read_keras_config(source)
+            found = as_preprocessing(fields["preprocessing"])
     elif source and not find_bit(source):
         found = read_preprocessing(
             source,
@@ -217,15 +225,14 @@ def initial_preprocessing(recipe: Recipe, channels: int) -> Preprocessing:
     return found
 
 
-def _read_keras_file(path):
-    """Return the preprocessing in a `.keras` file, the default without one.
+def _read_keras_config(path):
+    """Return the fields of the ViTConfig in a `.keras` file, {} without one.
 
     What is wrong with the file is said when it is loaded.
     """
     try:
         with tf.io.gfile.GFile(path, "rb") as file, zipfile.ZipFile(file) as z:
-            config = json.loads(z.read("config.json"))["config"]["config"]
-        return as_preprocessing(config["preprocessing"])
+            return dict(json.loads(z.read("config.json"))["config"]["config"])
     except (
         KeyError,
         OSError,
@@ -234,7 +241,7 @@ def _read_keras_file(path):
         tf.errors.OpError,
         zipfile.BadZipFile,
     ):
-        return Preprocessing()
+        return {}
 
 
 def load_initial_model(
@@ -251,7 +258,7 @@ def load_initial_model(
     """Return the model of a `.keras` file, resized and with a fitting head.
 
     A head that is reset does not keep the tanh layer of the old one, as in the
-    official fine-tuning.
+    official fine-tuning, nor what a head of class vectors reads, unit vectors.
 
     Args:
         path: The file, which may be in a bucket.
@@ -288,11 +295,14 @@ def load_initial_model(
     whole, model = model, model.with_image_size(image_size)
     model = model.with_classifier_activation(None)  # The losses take logits.
     is_new = head == "reset" or model.config.num_classes != num_classes
-    if head == "reset":
+    reads_vectors = model.config.representation == "unit"
+    if head == "reset" or (is_new and reads_vectors):
         model = copy_with_new(
             model,
             HEAD_LAYERS,
             num_classes=num_classes,
+            class_names=None,
+            representation="tanh",
             representation_size=representation_size,
             head_bias=head_bias,
         )

@@ -13,7 +13,7 @@ import pathlib
 import shlex
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import keras
 import numpy as np
@@ -26,6 +26,7 @@ from keras_vit.model_files import (
     RUN_MODEL,
     RUN_RECIPE,
     check_class_names,
+    known_classes,
     load_keras,
     stated_class_names,
 )
@@ -36,6 +37,7 @@ from keras_vit.preprocessing.model_inputs import (
     input_preprocessing,
 )
 from keras_vit.progress import scale
+from keras_vit.texts import TEMPLATES, zero_shot
 from trainers.augment.augmentation import line_of
 from trainers.data.file_lists import FILE_LISTS
 from trainers.data.labels import DEFAULT_THRESHOLD
@@ -679,10 +681,15 @@ class NamedModel:
         is_grey: Whether the images have one channel. If so, a checkpoint for
             colour images is converted: its outputs are those for the grey
             image copied to three channels.
+        classes: Names of classes for a model of images and texts, see
+            `keras_vit.zero_shot`; none for a classifier.
+        templates: Texts about an image of a class, see there.
     """
 
     path_or_name: str
     is_grey: bool = False
+    classes: Sequence[str] = ()
+    templates: Sequence[str] = TEMPLATES
 
     folder = None  # Reports are only written to where the user asks.
 
@@ -734,8 +741,13 @@ class NamedModel:
         return self._run.load_recipe() if self._run else None
 
     def load_class_names(self) -> list[str] | None:
-        """Return the class names of a run; other files do not contain any."""
-        return self._run.load_class_names() if self._run else None
+        """Return the class names of a run, or those that a model itself knows.
+
+        Other files do not contain any.
+        """
+        if self._run:
+            return self._run.load_class_names()
+        return known_classes(self.load_model())
 
     def stated_class_names(self) -> list[str] | None:
         """Return the class names in the config.json of a folder, if any.
@@ -795,9 +807,20 @@ class NamedModel:
     @functools.cached_property
     def _loaded(self) -> tuple[keras.Model, str | None]:
         """The model, and the activation that its file states, if any."""
-        if not self._path.endswith(".keras"):
+        is_file = self._path.endswith(".keras")
+        if self.classes and is_file:
+            raise ValueError(
+                "`classes` need a checkpoint of images and texts. Received: "
+                f"model={str(self)!r}"
+            )
+        if not is_file:
             grey = {"channels": 1} if self.is_grey else {}
-            model = from_checkpoint(self.path_or_name, **grey)
+            path, names = self.path_or_name, self.classes
+            model = (
+                zero_shot(path, names, self.templates, **grey)
+                if names
+                else from_checkpoint(path, **grey)
+            )
             activation = model.config.classifier_activation
             if activation is not None:
                 model = model.with_classifier_activation(None)

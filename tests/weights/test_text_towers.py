@@ -1,0 +1,246 @@
+"""Text towers and their tokenizers, against transformers and OpenCLIP."""
+
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import keras_vit
+from keras_vit.models import TextConfig, TextTransformer
+from keras_vit.texts import TextEncoder, load_text_encoder, zero_shot
+from keras_vit.weights import text_from_checkpoint
+from tests.golden import FOLDER
+from tests.tiny import to_numpy
+
+GOLDEN = FOLDER / "towers"
+NAMES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
+each_name = pytest.mark.parametrize("name", NAMES)
+# Images are normalised to [-1, 1], unlike those of CLIP.
+pytestmark = pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
+
+
+def expected_of(name):
+    with np.load(GOLDEN / f"{name}.expected.npz") as file:
+        return dict(file)
+
+
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
+
+
+def copy_of(name, tmp_path, **changes):
+    """Return a copy of a golden folder, with changes of its text tower."""
+    folder = shutil.copytree(GOLDEN / name, tmp_path / name)
+    path = folder / "config.json"
+    if not path.is_file():
+        path = folder / "open_clip_config.json"
+    content = json.loads(path.read_text())
+    model = content.get("model_cfg", content)
+    model["text_cfg" if model is not content else "text_config"] |= changes
+    path.write_text(json.dumps(content))
+    return folder
+
+
+@each_name
+def test_tokens_vectors_and_logits_are_those_of_the_source(name):
+    expected = expected_of(name)
+    encode = load_text_encoder(GOLDEN / name)
+    texts = expected["texts"].tolist()
+    np.testing.assert_array_equal(encode.tokenizer(texts), expected["tokens"])
+    vectors = to_numpy(encode.model(expected["tokens"]))
+    close(vectors, expected["text"])
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    close(encode(texts), vectors / lengths)
+
+    model = zero_shot(GOLDEN / name, texts, ["{}"], text=encode)
+    logits = to_numpy(model.with_classifier_activation(None)(expected["x"]))
+    close(logits, expected["logits"])
+    is_sigmoid = encode.model.config.logit_bias is not None
+    assert is_sigmoid == ("siglip" in name)
+    if is_sigmoid:
+        probabilities = 1 / (1 + np.exp(-logits))
+    else:
+        weights = np.exp(logits)
+        probabilities = weights / weights.sum(axis=-1, keepdims=True)
+    close(to_numpy(model(expected["x"])), probabilities)
+
+
+def test_shorter_texts_and_reloaded_models(tmp_path):
+    """Of a causal tower, what follows the end changes nothing."""
+    expected = expected_of("clip")
+    model = text_from_checkpoint(GOLDEN / "clip")
+    close(to_numpy(model(expected["tokens"][:1, :9])), expected["text"][:1])
+    with pytest.raises(ValueError, match="16 or fewer"):
+        model(np.zeros((1, 17), "int32"))
+    model.save(tmp_path / "text.keras")
+    again = keras.saving.load_model(tmp_path / "text.keras")
+    assert again.config == model.config
+    np.testing.assert_array_equal(
+        to_numpy(again(expected["tokens"])), to_numpy(model(expected["tokens"]))
+    )
+
+
+def test_the_first_configurations_of_clip(tmp_path):
+    """What `text_config_dict` leaves out has its default, as there."""
+    folder = copy_of("clip", tmp_path, eos_token_id=2, hidden_act="gelu")
+    path = folder / "config.json"
+    content = json.loads(path.read_text())
+    tower = content["text_config"]
+    names = (
+        *("vocab_size", "hidden_size", "intermediate_size"),
+        *("num_hidden_layers", "num_attention_heads"),
+        "max_position_embeddings",
+    )
+    content["text_config_dict"] = {
+        **{key: tower[key] for key in names},
+        "eos_token_id": int(expected_of("clip")["tokens"].max()),
+    }
+    path.write_text(json.dumps(content))
+    expected = expected_of("clip")
+    model = text_from_checkpoint(folder)
+    assert model.config.activation == "quick"
+    close(to_numpy(model(expected["tokens"])), expected["text"])
+
+
+@pytest.mark.parametrize(
+    "name, changes, word",
+    [
+        ("clip", {"num_attention_heads": 5}, "num_heads"),
+        ("clip", {"vocab_size": 600}, "token_embedding"),
+        ("clip", {"num_hidden_layers": 3}, "layers.2"),
+        ("clip", {"num_hidden_layers": 1}, "layers.1"),
+        ("clip", {"hidden_act": "mish"}, "hidden_act"),
+        ("clip", {"eos_token_id": 9999}, "9999"),
+        ("open_clip", {"hf_model_name": "roberta-base"}, "hf_model_name"),
+        ("open_clip", {"embed_cls": True}, "embed_cls"),
+        ("open_clip", {"pool_type": "none"}, "pool_type"),
+        ("open_clip", {"act_kwargs": {"inplace": True}}, "act_kwargs"),
+        ("open_clip", {"qk_norm": True}, "qk_norm"),
+        ("open_clip", {"tokenizer_mode": "clips"}, "tokenizer_mode"),
+        ("open_clip", {"tokenizer_kwargs": {"language": "x"}}, "language"),
+    ],
+)
+def test_what_is_not_read_is_named(name, changes, word, tmp_path):
+    folder = copy_of(name, tmp_path, **changes)
+    with pytest.raises(ValueError, match=word):
+        load_text_encoder(folder)(["a cat"])
+
+
+def test_files_without_a_text_tower_or_a_tokenizer(tmp_path):
+    with pytest.raises(ValueError, match="text tower"):
+        text_from_checkpoint(FOLDER / "hf_vit")
+    folder = copy_of("clip", tmp_path)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ValueError, match="tokenizer.json"):
+        load_text_encoder(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(ValueError, match="config.json"):
+        text_from_checkpoint(folder)
+    arrays = load_file(GOLDEN / "clip" / "model.safetensors")
+    folder = copy_of("clip_old", tmp_path)
+    del arrays["text_model.final_layer_norm.bias"]
+    save_file(arrays, folder / "model.safetensors")
+    with pytest.raises(ValueError, match="final_layer_norm.bias"):
+        text_from_checkpoint(folder)
+
+
+def test_a_gemma_tokenizer_of_siglip_2_lowers_texts(tmp_path):
+    """The released files name it, and the texts of training were lowered."""
+    folder = copy_of("siglip2", tmp_path)
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text())
+    path.write_text(
+        json.dumps({**settings, "tokenizer_class": "GemmaTokenizer"})
+    )
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["normalizer"] = content["normalizer"]["normalizers"][-1]
+    path.write_text(json.dumps(content))
+    expected = expected_of("siglip2")
+    encode = load_text_encoder(folder)
+    tokens = encode.tokenizer(expected["texts"].tolist())
+    np.testing.assert_array_equal(tokens, expected["tokens"])
+
+
+def test_a_model_in_half_precision_and_several_files(tmp_path):
+    folder = copy_of("clip", tmp_path)
+    arrays = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    index = {}
+    for number, names in enumerate(np.array_split(sorted(arrays), 3), 1):
+        file = f"model-{number:05d}-of-00003.safetensors"
+        part = {str(n): arrays[n].astype("float16") for n in names}
+        save_file(part, folder / file)
+        index |= dict.fromkeys(part, file)
+    index = json.dumps({"weight_map": index})
+    (folder / "model.safetensors.index.json").write_text(index)
+    vectors = to_numpy(
+        text_from_checkpoint(folder)(expected_of("clip")["tokens"])
+    )
+    np.testing.assert_allclose(vectors, expected_of("clip")["text"], atol=0.01)
+
+
+# ---------------------------------------------------------------- zero_shot
+
+
+@pytest.fixture(scope="module")
+def towers():
+    return (
+        keras_vit.from_checkpoint(GOLDEN / "clip"),
+        load_text_encoder(GOLDEN / "clip"),
+    )
+
+
+def test_the_vectors_of_templates_are_averaged(towers):
+    image, text = towers
+    names, templates = ["cat", "dog"], ["a photo of a {}.", "two {}s", "{}"]
+    model = zero_shot(image, names, templates, text=text)
+    rows = []
+    for name in names:
+        vectors = text([template.format(name) for template in templates])
+        mean = vectors.mean(axis=0)
+        rows.append(mean / np.linalg.norm(mean))
+    x = expected_of("clip")["x"]
+    features = to_numpy(image(x))
+    features /= np.linalg.norm(features, axis=-1, keepdims=True)
+    logits = features @ np.transpose(rows) * text.model.config.logit_scale
+    close(to_numpy(model.with_classifier_activation(None)(x)), logits)
+    assert model.config.class_names == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    "arguments, word",
+    [
+        ((["cat", "cat"],), "class_names"),
+        (([],), "class_names"),
+        (("cat",), "class_names"),
+        ((["cat", 3],), "class_names"),
+        ((["cat"], ["a photo"]), "templates"),
+        ((["cat"], "a {}"), "templates"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, word, towers):
+    image, text = towers
+    with pytest.raises(ValueError, match=word):
+        zero_shot(image, *arguments, text=text)
+
+
+def test_towers_that_do_not_belong_together(towers):
+    image, text = towers
+    with pytest.raises(ValueError, match="text"):
+        zero_shot(image, ["cat"])
+    with pytest.raises(ValueError, match="`model`"):
+        zero_shot(image.with_num_classes(5), ["cat"], text=text)
+    model = zero_shot(image, ["cat"], text=text)
+    with pytest.raises(ValueError, match="`model`"):
+        zero_shot(model, ["cat"], text=text)
+    other = TextEncoder(text.model, lambda texts: np.full((1, 3), 10_000))
+    with pytest.raises(ValueError, match="tokenizer"):
+        zero_shot(image, ["cat"], text=other)
+    config = TextConfig(50, 8, 12, 1, 20, 2, output_size=8, end_token=3)
+    unscaled = TextEncoder(TextTransformer(config), text.tokenizer)
+    with pytest.raises(ValueError, match="logit_scale"):
+        zero_shot(image, ["cat"], text=unscaled)
