@@ -88,7 +88,7 @@ figures: .venv/docs
 	touch $@
 
 .venv-torch/dev: .venv-torch/tools setup.py
-	.venv-torch/bin/$(INSTALL) --editable '.[peers,plots]'
+	.venv-torch/bin/$(INSTALL) --editable '.[peers,plots,text]'
 	touch $@
 
 # The larger part, which does not read setup.py as another installation may.
@@ -109,7 +109,7 @@ constraints:
 	$(PYTHON) -m venv build/constraints/torch
 	build/constraints/torch/bin/pip install --quiet \
 	    --constraint build/constraints/dev.txt \
-	    '.[peers,plots]' $(TORCH_TOOLS) torch==2.13.0
+	    '.[peers,plots,text]' $(TORCH_TOOLS) torch==2.13.0
 	build/constraints/torch/bin/pip freeze --exclude $(NAME) \
 	    > build/constraints/torch.txt
 	echo "# Versions that the tests passed with; \`make constraints\` writes" \

@@ -26,6 +26,8 @@ TRAIN = [
 # The wheels of pillow-heif, the better known package, are under the GPL.
 HEIC = ["pi-heif>=1"]
 PLOTS = ["matplotlib>=3.8", "Pillow>=10"]
+# Classes by name: the tokenizers of text towers.
+TEXT = ["ftfy>=6.1", "sentencepiece>=0.2", "tokenizers>=0.20"]
 # Other implementations, for the tests that compare with them.
 PEERS = ["timm>=1.0.20", "torch>=2.6", "transformers>=5"]
 SERVING = ["tensorflow-serving-api>=2.20", "urllib3>=2.1"]
@@ -63,6 +65,7 @@ DOCS = [
 DEV = [
     *TRAIN,
     *HEIC,
+    *TEXT,
     *SERVING,
     *SERVE,
     *ONNX,
@@ -114,6 +117,7 @@ setup(
         "train": TRAIN,
         "heic": HEIC,
         "plots": PLOTS,
+        "text": TEXT,
         "onnx": ONNX,
         "serve": SERVE,
         "serving": SERVING,

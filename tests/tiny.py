@@ -22,6 +22,7 @@ LATER_KINDS = {
         "activation": "quick",
         "layer_norm_epsilon": 1e-5,
     },
+    "zero_shot": {"representation": "unit", "representation_size": 10},
     "deit": {"use_distillation_token": True, "pooling": "distilled"},
     "beit": {
         "position_embedding": "none",

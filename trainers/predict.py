@@ -48,7 +48,8 @@ def main(arguments):
                     f"Received: classes={FLAGS.classes!r}"
                 )
         else:
-            source = NamedModel(FLAGS.model, **name_classes())
+            named = name_classes(FLAGS.classes, FLAGS.templates)
+            source = NamedModel(FLAGS.model, **named)
         paths = expand_folders(arguments[1:])
         if FLAGS.format == "table":  # As its first bytes say.
             sys.stdout.reconfigure(encoding="utf-8")
@@ -62,31 +63,35 @@ def main(arguments):
         sys.exit(1)
 
 
-def name_classes() -> dict:
+def name_classes(classes: str | None, templates: str | None) -> dict:
     """Return the arguments of NamedModel that --classes and --templates are.
 
+    Args:
+        classes: Names with commas, or a file with a name on each line; None
+            for none.
+        templates: A text, or such a file; None for the default.
+
     Raises:
-        ValueError: If --templates is given alone, or a file has no lines.
+        ValueError: If there are templates alone, or a file has no lines.
     """
+    if templates is not None and classes is None:
+        raise ValueError(
+            "--templates is for --classes, which is missing. Received: "
+            f"templates={templates!r}"
+        )
     found = {}
-    for name, is_list in (("classes", True), ("templates", False)):
-        value = FLAGS[name].value
+    for name, value in (("classes", classes), ("templates", templates)):
         if value is None:
             continue
         if os.path.isfile(os.path.expanduser(value)):
             lines = as_path(value).read_text(encoding="utf-8-sig").splitlines()
         else:
-            lines = value.split(",") if is_list else [value]
+            lines = value.split(",") if name == "classes" else [value]
         found[name] = [line.strip() for line in lines if line.strip()]
         if not found[name]:
             raise ValueError(
                 f"--{name} must have a text or more. Received: {value!r}"
             )
-    if "templates" in found and "classes" not in found:
-        raise ValueError(
-            "--templates is for --classes, which is missing. Received: "
-            f"templates={FLAGS.templates!r}"
-        )
     return found
 
 

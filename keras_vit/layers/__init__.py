@@ -3,7 +3,7 @@
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.block import LayerScale, StochasticDepth, TransformerBlock
 from keras_vit.layers.mlp import ACTIVATIONS, MlpBlock
-from keras_vit.layers.norms import NORMS, LayerNorm, RmsNorm
+from keras_vit.layers.norms import NORMS, LayerNorm, RmsNorm, UnitNorm
 from keras_vit.layers.pooling import (
     POOLINGS,
     AttentionPooling,
@@ -92,5 +92,6 @@ __all__ = [
     "TokenAndAveragePooling",
     "TokenPooling",
     "TransformerBlock",
+    "UnitNorm",
     "resize_position_grid",
 ]

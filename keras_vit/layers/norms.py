@@ -107,6 +107,34 @@ def _normalize_square(tokens, gamma, *, epsilon, dtype):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
+class UnitNorm(Layer):
+    """Divide each vector by its length.
+
+    y = x / sqrt(sum(x^2)), in float32. Unlike Keras' UnitNormalization, it has
+    no number that float16 cannot hold.
+
+    Shapes:
+        vectors: (..., D). returns: the same.
+
+    Example:
+        >>> y = layers.UnitNorm()(np.array([[3.0, -4.0]]))
+        >>> [round(float(number), 6) for number in y[0]]
+        [0.6, -0.8]
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def call(self, vectors):
+        x = ops.cast(vectors, wide(vectors.dtype))
+        # The mean is not as large as the sum. A vector of zeros stays one.
+        square = ops.mean(ops.multiply(x, x), axis=-1, keepdims=True)
+        scale = ops.rsqrt(square + 1e-12) * vectors.shape[-1] ** -0.5
+        return ops.cast(x * scale, self.compute_dtype)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
 class GroupNormalization(keras.layers.GroupNormalization):
     """Normalise groups of channels of an image, then scale and shift.
 

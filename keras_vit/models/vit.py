@@ -19,7 +19,7 @@ from keras_vit.layers.base import (
     wide,
 )
 from keras_vit.layers.block import TransformerBlock
-from keras_vit.layers.norms import NORMS
+from keras_vit.layers.norms import NORMS, UnitNorm
 from keras_vit.layers.pooling import POOLINGS
 from keras_vit.layers.relative import RELATIVE_POSITIONS
 from keras_vit.layers.resnet_stem import ResNetStem
@@ -121,9 +121,9 @@ def connect_layers(
         )
         x = pre_logits(x)  # (B, R)
     if config.representation == "unit":
-        # Squares of float16 may overflow.
+        # The head computes in it.
         kind = wide(keras.dtype_policies.get(dtype).compute_dtype)
-        x = inner(keras.layers.UnitNormalization, "unit_norm", dtype=kind)(x)
+        x = inner(UnitNorm, "unit_norm", dtype=kind)(x)
     if not config.num_classes:
         return x
     policy = policy_at(dtype, "predictions")

@@ -234,6 +234,12 @@ CASES = {
             x, w("gamma"), 0, "rms", epsilon=1e-2
         ),
     ),
+    "unit norm": Case(
+        layers.UnitNorm,
+        {},
+        TOKENS,
+        lambda layer, w, x: x / np.linalg.norm(x, axis=-1, keepdims=True),
+    ),
     "layer scale": Case(
         layers.LayerScale, {}, TOKENS, lambda layer, w, x: x * w("scale")
     ),

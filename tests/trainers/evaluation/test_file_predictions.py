@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import importlib.util
 import io
 import json
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import keras_vit
 from keras_vit.convert import convert
 from tests import commands
+from tests.golden import FOLDER as GOLDEN
 from trainers.data.labels import LabelSet
 from trainers.data.readers.csv_table import list_csv
 from trainers.evaluation import file_predictions
@@ -23,6 +26,7 @@ from trainers.evaluation.file_predictions import (
     predict_each,
 )
 from trainers.evaluation.predictions import load_image
+from trainers.predict import name_classes
 from trainers.training.run_folder import NamedModel, RunFolder
 
 ROWS = [
@@ -335,6 +339,46 @@ def test_a_run_of_several_labels_has_its_thresholds(
         )
     [row] = predict_each(run, [path])
     assert row.labels == []
+
+
+@pytest.mark.parametrize("name", ["clip", "siglip"])
+@pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
+def test_classes_by_name(name, folder, tmp_path):
+    """Those of a saved model are its own."""
+    path, classes = str(GOLDEN / "towers" / name), ["cat", "dog", "bird"]
+    source = NamedModel(path, classes=classes, templates=["two {}s", "{}"])
+    image = str(folder / "a.png")
+    [row] = predict_each(source, [image])
+    model = keras_vit.zero_shot(path, classes, ["two {}s", "{}"])
+    assert source.activation == model.config.classifier_activation
+    pixels = load_image(image, (16, 16, 3), source.preprocess)
+    [expected] = model.predict_on_batch(pixels[None])
+    found = dict(row.classes)
+    np.testing.assert_allclose(
+        [found[name] for name in classes], expected, rtol=1e-5
+    )
+    model.save(tmp_path / "zero_shot.keras")
+    saved = NamedModel(str(tmp_path / "zero_shot.keras"))
+    assert saved.load_class_names() == classes
+    [again] = predict_each(saved, [image])
+    assert dict(again.classes) == pytest.approx(found, rel=1e-6)
+    with pytest.raises(ValueError, match="`classes`"):
+        dataclasses.replace(saved, classes=classes).load_model()
+
+
+def test_names_and_templates_of_the_command(tmp_path):
+    file = tmp_path / "names.txt"
+    file.write_text("cat\n\n big dog \n", encoding="utf-8-sig")
+    names = {"classes": ["cat", "big dog"]}
+    assert name_classes("cat, big dog", None) == names
+    assert name_classes(str(file), None) == names
+    text = "a {}, a kind of pet"
+    assert name_classes("cat,big dog", text) == names | {"templates": [text]}
+    assert name_classes(None, None) == {}
+    file.write_text("\n")
+    for arguments in [(None, text), (str(file), None), ("cat", str(file))]:
+        with pytest.raises(ValueError, match="--(classes|templates)"):
+            name_classes(*arguments)
 
 
 def test_the_command_goes_on_and_says_what_failed(

@@ -17,7 +17,7 @@ from keras_vit import (
     preprocess_input,
     read_image,
 )
-from tests.tiny import tiny_config, to_numpy
+from tests.tiny import make, tiny_config, to_numpy
 from tests.trainers.made import assert_same_weights, write_photos
 from trainers.engine.engine import Share
 from trainers.evaluation.evaluation import evaluate
@@ -30,6 +30,7 @@ from trainers.models.initial_model import (
     initial_preprocessing,
     load_initial_model,
 )
+from trainers.recipes.recipes import RECIPES
 from trainers.training.run_folder import NamedModel, RunFolder
 from trainers.training.trainer import prepare
 
@@ -116,6 +117,35 @@ def test_a_head_for_other_classes_is_replaced(run, digits):
     other = shutil.copy(run.model_path, run.folder / "other.keras")
     build_model(dataclasses.replace(recipe, init_from=str(other)), digits)
     file.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("names", [("cat", "dog"), ("dog", "cat"), "abc"])
+def test_a_zero_shot_head_stays_for_its_classes_alone(names, tmp_path):
+    """A new head reads the features, not vectors of length 1."""
+    model = make(
+        depth=1,
+        representation="unit",
+        representation_size=10,
+        num_classes=2,
+        class_names=("cat", "dog"),
+        classifier_activation="softmax",
+    )
+    path = str(tmp_path / "zero_shot.keras")
+    model.save(path)
+    recipe = dataclasses.replace(RECIPES["photos"], init_from=path)
+    is_other = explain_other_classes(recipe, names) is not None
+    assert is_other == (names == ("dog", "cat"))
+    head = "reset" if is_other else "auto"
+    loaded = load_initial_model(path, 32, len(names), 3, head)
+    assert loaded.config.classifier_activation is None
+    if names == ("cat", "dog"):
+        assert loaded.config.class_names == names
+        assert_same_weights(model, loaded)
+        return
+    assert loaded.config.class_names is None
+    assert loaded.config.representation == "tanh"
+    kernel, _ = loaded.get_layer("predictions").get_weights()
+    assert kernel.shape == (24, len(names)) and not kernel.any()
 
 
 def test_images_of_another_size_than_before_are_noted(run, tmp_path):
