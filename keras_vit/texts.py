@@ -237,7 +237,7 @@ def _with_classes(model, vectors, class_names, text) -> VisionTransformer:
         for new, old in zip(
             copy.get_layer("pre_logits").weights, projection.weights
         ):
-            new.assign(as_float32(old))
+            new.assign(np.array(as_float32(old)))
     head = copy.get_layer("predictions")
     head.kernel.assign(text.logit_scale * vectors.T)
     head.bias.assign(np.full(len(vectors), text.logit_bias or 0.0, "float32"))

@@ -321,8 +321,11 @@ def copy_model(model, new_layers=(), *, dtype=None, is_merged=False, **changes):
         )
         kept = [w for w in kept if not (is_merged and is_factor(w))]
         for new, old in zip(weights, kept, strict=True):
-            if not isinstance(layer, RESIZABLE):
-                new.assign(merged[old.path]() if is_merged else old.numpy())
+            value = new if isinstance(layer, RESIZABLE) else old
+            is_other = is_merged and value is old
+            value = merged[old.path]() if is_other else value.numpy()
+            # JAX could share the array, and frees it when one of them predicts.
+            new.assign(np.array(value))
             new.trainable = old.trainable
     return copy
 

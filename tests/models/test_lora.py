@@ -219,3 +219,12 @@ def test_a_loop_of_pytorch_trains_the_lora_weights():
         if (to_numpy(w.value) != before[w.path]).any()
     }
     assert changed == factors
+
+
+def test_a_copy_and_its_source_predict_in_turn():
+    """Whose arrays JAX frees while it computes; the other has its own."""
+    source, images = make(), noise(2, 32, 32, 3)
+    copy = source.with_classifier_activation("softmax")
+    answers = [model.predict_on_batch(images) for model in (source, copy)]
+    for model, answer in zip((source, copy), answers):
+        np.testing.assert_array_equal(model.predict_on_batch(images), answer)

@@ -20,10 +20,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from keras_vit import ViT_Ti16, from_checkpoint
+from keras_vit import ViT_Ti16, from_checkpoint, load_text_encoder
 from keras_vit.weights import HUB_MODELS, PRETRAINED, hub
 from keras_vit.weights.families.timm_tables import fields_of
 from keras_vit.weights.hub import (
+    TOKENIZER_FILES,
     Repository,
     fetch,
     find_pretrained,
@@ -611,6 +612,26 @@ def test_a_repository_of_transformers_4(hugging_face, name):
     with np.load(path_of("transformers_4") / f"{name}.expected.npz") as file:
         answer = to_numpy(model(file["x"]))
         np.testing.assert_allclose(answer, file["logits"], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["clip", "siglip"])
+def test_a_repository_with_a_tokenizer(hugging_face, name):
+    """Its files are fetched for texts alone, and once."""
+    folder, files = path_of("towers") / name, hugging_face.files
+    files.clear()
+    for path in folder.iterdir():
+        files[START + path.name] = path.read_bytes()
+    locate("hf://owner/model")
+    tokenizers = {START + name for name in TOKENIZER_FILES}
+    assert not tokenizers & {*hugging_face.asked("path")}
+    encode = load_text_encoder("hf://owner/model")
+    with np.load(path_of("towers") / f"{name}.expected.npz") as file:
+        tokens = encode.tokenizer(file["texts"].tolist())
+        np.testing.assert_array_equal(tokens, file["tokens"])
+    asked = hugging_face.asked("path")
+    assert tokenizers <= {*asked}
+    load_text_encoder("hf://owner/model")
+    assert hugging_face.asked("path") == asked
 
 
 def test_a_repository_of_pickles_alone(hugging_face):
