@@ -7,6 +7,7 @@ Its files are beside the weights: `tokenizer.json`, which the package
 
 import functools
 import html
+import importlib
 import pathlib
 import re
 import string
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from keras_vit.errors import missing_packages
 from keras_vit.weights.containers import errors_name, read_json, refuse_text
 
 TOKENIZER, PIECES = "tokenizer.json", "spiece.model"
@@ -107,18 +109,20 @@ def read_tokenizer(
             f"{folder} has no tokenizer: it must hold {TOKENIZER}, or {PIECES} "
             "of SigLIP"
         )
-    make = _read_pieces if has_pieces else _read_tokenizers
     with errors_name(path):
-        refuse_text(path, "JSON" if path.suffix == ".json" else "tokenizer")
+        if has_pieces:
+            refuse_text(path, "tokenizer")
+            return _read_pieces(path, settings, context_length)
+        refuse_text(path, "JSON")
+        read = functools.partial(_read_tokenizers, path, settings, kind)
         if is_open_clip:
-            return _as_open_clip(make, path, settings, about, context_length)
-        if about.get("model_type") == "siglip2" or (
-            about.get("model_type") == "siglip" and kind in LEFT
-        ):
-            settings["is_lower_case"] = True
-            kind = kind or "Siglip2Tokenizer"
-        tokenizer = make(path, kind, settings, context_length)
-        if kind == "SiglipTokenizer" and not has_pieces:
+            return _as_open_clip(read, about, context_length)
+        model_type = about.get("model_type")
+        is_siglip_2 = model_type == "siglip2" or (
+            model_type == "siglip" and kind in LEFT
+        )
+        tokenizer = read(context_length, lowers=is_siglip_2)
+        if kind == "SiglipTokenizer":
             tokenizer.clean = functools.partial(_canonical, settings)
         return tokenizer
 
@@ -135,10 +139,8 @@ def _canonical(settings, text) -> str:
 
 def _clean_for_open_clip(text) -> str:
     """Return a text without errors of encoding, entities and extra spaces."""
-    import ftfy
-
-    text = html.unescape(html.unescape(ftfy.fix_text(text)))
-    return " ".join(text.split())
+    text = _load("ftfy").fix_text(text)
+    return " ".join(html.unescape(html.unescape(text)).split())
 
 
 # What OpenCLIP does with texts, by the names in its configuration.
@@ -155,11 +157,12 @@ CLEANERS = {
 }
 
 
-def _as_open_clip(make, path, settings, about, context_length) -> Tokenizer:
+def _as_open_clip(read, about, context_length) -> Tokenizer:
     """Return the tokenizer of an OpenCLIP model.
 
     Source: `SimpleTokenizer` and `HFTokenizer` of open_clip 3.3.
     """
+    _load("ftfy")  # Before the first text.
     tower = about["model_cfg"]["text_cfg"]
     is_own = not tower.get("hf_tokenizer_name")
     options = {
@@ -172,20 +175,22 @@ def _as_open_clip(make, path, settings, about, context_length) -> Tokenizer:
             "its configuration has tokenizer_kwargs="
             f"{tower['tokenizer_kwargs']!r}, which is not read"
         )
-    kind = str(settings.get("tokenizer_class", "")).removesuffix("Fast")
-    tokenizer = make(path, kind, settings, context_length)
+    tokenizer = read(context_length, strips=strip)
     tokenizer.clean = CLEANERS[clean]
     if is_own:
         tokenizer.fill = 0
-    if strip:
-        encode, end = tokenizer.encode, tokenizer.find("sep_token")
-        tokenizer.encode = lambda text: [
-            0 if token == end else token for token in encode(text)
-        ]
     return tokenizer
 
 
 # -------------------------------------------------------------------- the files
+
+
+def _load(name):
+    """Return a package of the extra `text`."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise missing_packages("The tokenizer", [name]) from None
 
 
 def _word(settings, name, default=None):
@@ -194,11 +199,16 @@ def _word(settings, name, default=None):
     return word.get("content") if isinstance(word, dict) else word
 
 
-def _read_tokenizers(path, kind, settings, context_length) -> Tokenizer:
-    """Return the tokenizer of a `tokenizer.json`."""
-    import tokenizers
-    from tokenizers import normalizers, processors
+def _read_tokenizers(
+    path, settings, kind, context_length, lowers=False, strips=False
+) -> Tokenizer:
+    """Return the tokenizer of a `tokenizer.json`.
 
+    It puts texts in lower case first if it `lowers`, and if it `strips`, the
+    token that separates texts is 0.
+    """
+    tokenizers = _load("tokenizers")
+    normalizers, processors = tokenizers.normalizers, tokenizers.processors
     inner = tokenizers.Tokenizer.from_file(str(path))
     filling = inner.padding or {}
     inner.no_padding()
@@ -210,7 +220,7 @@ def _read_tokenizers(path, kind, settings, context_length) -> Tokenizer:
             raise ValueError(f"there is no {name}, {word!r}")
         return token
 
-    if settings.get("is_lower_case"):
+    if lowers:
         before = [normalizers.Lowercase()]
         after = [inner.normalizer] if inner.normalizer else []
         inner.normalizer = normalizers.Sequence([*before, *after])
@@ -233,33 +243,37 @@ def _read_tokenizers(path, kind, settings, context_length) -> Tokenizer:
         fill = find("pad_token", FILLS.get(kind))
     side = settings.get("padding_side", filling.get("direction"))
     side = side or ("left" if kind in LEFT else "right")
-    tokenizer = Tokenizer(
-        lambda text: inner.encode(text).ids,
-        context_length,
-        fill,
-        side == "left",
-    )
-    tokenizer.find = find
-    return tokenizer
+    stripped = find("sep_token") if strips else None
+
+    def encode(text):
+        tokens = inner.encode(text).ids
+        return [0 if token == stripped else token for token in tokens]
+
+    return Tokenizer(encode, context_length, fill, side == "left")
 
 
-def _read_pieces(path, kind, settings, context_length) -> Tokenizer:
+def _read_pieces(path, settings, context_length) -> Tokenizer:
     """Return the tokenizer of a `spiece.model`, as SiglipTokenizer uses it.
 
     Source: `SiglipTokenizer` of transformers 5.23.
     """
-    import sentencepiece
-
-    pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    unknown = _word(settings, "unk_token", "<unk>")
-    end = pieces.piece_to_id(_word(settings, "eos_token", "</s>"))
-    fill = pieces.piece_to_id(_word(settings, "pad_token", "</s>"))
+    package = _load("sentencepiece")
+    pieces = package.SentencePieceProcessor(model_file=str(path))
+    words = [
+        _word(settings, f"{name}_token", default)
+        for name, default in (
+            ("unk", "<unk>"),
+            ("eos", "</s>"),
+            ("pad", "</s>"),
+        )
+    ]
+    special = {word: pieces.piece_to_id(word) for word in words}
+    for word, token in special.items():
+        if pieces.id_to_piece(token) != word:
+            raise ValueError(f"there is no token {word!r}")
+    unknown, end, fill = words[0], special[words[1]], special[words[2]]
     # Else SentencePiece would remove the start of the first word.
     count = len(pieces.encode(unknown))
-    special = {
-        word: pieces.piece_to_id(word)
-        for word in (unknown, pieces.id_to_piece(end), pieces.id_to_piece(fill))
-    }
     pattern = "|".join(rf"\s*{re.escape(word)}\s*" for word in special)
 
     def encode(text):
