@@ -6,7 +6,7 @@ classifier for cats, which nobody trained.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from keras_vit.weights.hub import locate, locate_tokenizer
 from keras_vit.weights.read import from_checkpoint
 from keras_vit.weights.text import load_text
 
+HEAD = "predictions"
 TEMPLATES = ("a photo of a {}.",)
 
 
@@ -104,7 +105,7 @@ def load_text_encoder(
 
 def zero_shot(
     model: VisionTransformer | str | os.PathLike,
-    class_names: Sequence[str],
+    class_names: Sequence[str] | Mapping[str, str],
     templates: Sequence[str] = TEMPLATES,
     *,
     text: TextEncoder | None = None,
@@ -123,7 +124,8 @@ def zero_shot(
             `load_text_encoder`; or its image tower, as `from_checkpoint`
             returns it, with `text`.
         class_names: Names of the classes, as people would write them, in the
-            order of the outputs.
+            order of the outputs; or a mapping from the names of a data set to
+            such names.
         templates: Texts about an image, with {} for the name.
         text: The text tower and its tokenizer. Default: those of `model`.
         **options: Of `from_checkpoint`, such as `image_size` and `dtype`.
@@ -141,6 +143,10 @@ def zero_shot(
 
     Reference: Radford et al. 2021, arXiv:2103.00020, section 3.1.
     """
+    words = class_names
+    if isinstance(class_names, Mapping):
+        words, class_names = [*class_names.values()], [*class_names]
+        check_texts(words, "class_names")
     check_texts(class_names, "class_names")
     if len(set(class_names)) < len(class_names):
         double = next(n for n in class_names if class_names.count(n) > 1)
@@ -164,7 +170,7 @@ def zero_shot(
         text = text or load_text_encoder(model)
         model = from_checkpoint(model, **options)
     _check_towers(model, text)
-    texts = [t.replace("{}", name) for name in class_names for t in templates]
+    texts = [t.replace("{}", word) for word in words for t in templates]
     vectors = text(texts).reshape(len(class_names), len(templates), -1)
     return _with_classes(
         model, _normalize(vectors.mean(axis=1)), class_names, text.model.config
@@ -221,24 +227,21 @@ def _with_classes(model, vectors, class_names, text) -> VisionTransformer:
     tower is the projection before the new one.
     """
     size = model.config.num_classes or None
+    activation = "softmax" if text.logit_bias is None else "sigmoid"
     copy = copy_model(
         model,
-        ("pre_logits", "unit_norm", "predictions"),
+        ("pre_logits", "unit_norm", HEAD),
         representation="unit",
         representation_size=size,
         num_classes=len(class_names),
         class_names=tuple(class_names),
-        classifier_activation="softmax"
-        if text.logit_bias is None
-        else "sigmoid",
+        classifier_activation=activation,
     )
     if size:
-        projection = model.get_layer("predictions")
-        for new, old in zip(
-            copy.get_layer("pre_logits").weights, projection.weights
-        ):
-            new.assign(np.array(as_float32(old)))
-    head = copy.get_layer("predictions")
+        projection, old = copy.get_layer("pre_logits"), model.get_layer(HEAD)
+        projection.kernel.assign(np.array(as_float32(old.kernel)))
+        projection.bias.assign(np.array(as_float32(old.bias)))
+    head = copy.get_layer(HEAD)
     head.kernel.assign(text.logit_scale * vectors.T)
     head.bias.assign(np.full(len(vectors), text.logit_bias or 0.0, "float32"))
     return copy

@@ -224,6 +224,12 @@ def test_the_vectors_of_templates_are_averaged(towers):
     logits = features @ np.transpose(rows) * text.model.config.logit_scale
     close(to_numpy(model.with_classifier_activation(None)(x)), logits)
     assert model.config.class_names == ("cat", "dog")
+    renamed = {"n02084071": "dog", "n02121808": "cat"}
+    other = zero_shot(image, renamed, templates, text=text)
+    assert other.config.class_names == tuple(renamed)
+    kernels = [m.get_layer("predictions").kernel for m in (model, other)]
+    first, second = map(to_numpy, kernels)
+    close(second, first[:, ::-1])
 
 
 @pytest.mark.parametrize(
@@ -233,6 +239,7 @@ def test_the_vectors_of_templates_are_averaged(towers):
         (([],), "class_names"),
         (("cat",), "class_names"),
         ((["cat", 3],), "class_names"),
+        (({"cat": 3},), "class_names"),
         ((["cat"], ["a photo"]), "templates"),
         ((["cat"], "a {}"), "templates"),
     ],
