@@ -16,6 +16,7 @@ TRAIN = [
     "matplotlib>=3.8",
     "Pillow>=10",
     "psutil>=5.9",
+    "pyarrow>=18",  # tensorflow-datasets needs it as well.
     "PyYAML>=6",  # Recipes in YAML files.
     "scikit-learn>=1.4",
     "tensorboard>=2.20",

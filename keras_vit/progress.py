@@ -25,6 +25,7 @@ class ProgressBar:
         total: How much there is to do; None if that is not known.
         stream: Stream to write to. Default: the standard output.
         clock: Returns the time in seconds, such as `time.monotonic`.
+        has_rate: Whether to show how much is done in a second.
 
     Example:
         >>> with ProgressBar("Reading", "images", 3) as bar:
@@ -40,12 +41,14 @@ class ProgressBar:
         total: float | None = None,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
+        has_rate: bool = False,
     ):
         self.title = title
         self.unit = unit
         self.total = total
         self.stream = stream or sys.stdout
         self.clock = clock
+        self.has_rate = has_rate
         self._is_terminal = self.stream.isatty()
         # A terminal shows the first call; a log shows only longer work.
         self._shown = -math.inf if self._is_terminal else clock()
@@ -88,7 +91,7 @@ class ProgressBar:
         share = "/".join(
             f"{x:,.1f}" if isinstance(x, float) else f"{x:,}" for x in amounts
         )
-        parts = [f"{share} {self.unit}", *self._time_left()]
+        parts = [f"{share} {self.unit}", *self._pace()]
         if not self._is_terminal:
             text = f"{self.title}: {', '.join(parts)}"
             print(text, file=self.stream, flush=True)
@@ -97,17 +100,24 @@ class ProgressBar:
             parts.insert(0, draw_bar(min(self._done / self.total, 1)))
         draw_line(self.stream, [self.title, *parts])
 
-    def _time_left(self):
-        """Return a list of the time that the rest takes, if it is known.
+    def _pace(self):
+        """Return a list of the rate and the time that the rest takes.
 
         The work before the first call is left out: it may be compiling, or an
         earlier part of a download.
         """
         start, before = self._first or (0, 0)
-        if not self.total or not before < self._done < self.total:
-            return []
-        pace = (self.clock() - start) / (self._done - before)
-        return [f"{format_seconds(pace * (self.total - self._done))} left"]
+        seconds, found = self.clock() - start, []
+        if self._done <= before or not seconds:
+            return found
+        rate = (self._done - before) / seconds
+        if self.has_rate:
+            digits = 0 if rate >= 10 else 2
+            found.append(f"{rate:,.{digits}f} {self.unit} a second")
+        if self.total and self._done < self.total:
+            left = (self.total - self._done) / rate
+            found.append(f"{format_seconds(left)} left")
+        return found
 
 
 def draw_line(stream: TextIO, parts: list[str]):

@@ -39,6 +39,23 @@ def test_a_log_gets_a_line_from_time_to_time_and_one_at_the_end():
     )
 
 
+def test_a_rate_is_shown_if_asked_for():
+    stream, times = io.StringIO(), iter([0, 0, 40, 80])
+    bar = ProgressBar(
+        "Reading",
+        "images",
+        99,
+        stream,
+        clock=lambda: next(times),
+        has_rate=True,
+    )
+    bar.update(10)  # Of an earlier command.
+    bar.update(30)
+    assert stream.getvalue() == (
+        "Reading: 30/99 images, 0.50 images a second, 0:02:18 left\n"
+    )
+
+
 def test_a_terminal_gets_one_line_that_is_drawn_again(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     stream = Terminal()

@@ -421,6 +421,49 @@ def define_predict_flags():
     define_preprocess_flag()
 
 
+def define_embed_flags():
+    """Define the flags of this command."""
+    flags.DEFINE_string("run_dir", None, "Folder of the run.")
+    flags.DEFINE_string(
+        "model",
+        None,
+        "Model to use instead of --run_dir: a .keras file, the folder of a "
+        "run, a checkpoint of any family, or the name of a published one.",
+    )
+    flags.DEFINE_string("out", None, "Folder to write to.", required=True)
+    flags.DEFINE_string(
+        "dataset",
+        None,
+        "Data set, if no files are given. Default: that of the run.",
+    )
+    flags.DEFINE_string(
+        "data_dir", None, "Folder of the data sets of tensorflow-datasets."
+    )
+    flags.DEFINE_string(
+        "split", None, "Split to read, or a slice of one. Default: all splits."
+    )
+    flags.DEFINE_string(
+        "vector",
+        "pooled",
+        "Which vector of an image: pooled, the input of the head; token, the "
+        "class token; mean, that of the patches; grid, all patches; or the "
+        "mean after a block, as block:3, or of several, as block:3,7. "
+        "block:3:token and block:3:grid are other parts.",
+    )
+    define_choice(
+        "dtype", "float32", ["float32", "float16"], "Type of the numbers."
+    )
+    flags.DEFINE_integer(
+        "shard_rows",
+        4096,
+        "Number of images of a shard, which are lost if the command is killed.",
+        lower_bound=1,
+    )
+    define_label_flags()
+    define_preprocess_flag()
+    define_reading_flags()
+
+
 def define_inspect_flags():
     """Define the flags of trainers.inspect."""
     flags.DEFINE_string("run_dir", None, "Folder of the run.", required=True)
@@ -646,6 +689,7 @@ def define_serving_flags():
 
 DEFINITIONS = {
     "trainers.calibrate": define_calibrate_flags,
+    "trainers.embed": define_embed_flags,
     "trainers.evaluate": define_evaluate_flags,
     "trainers.export_model": define_export_flags,
     "trainers.inspect": define_inspect_flags,

@@ -27,6 +27,7 @@ COMMANDS = {
         "Make probabilities honest, and unknown images known as such.",
     ),
     "probe": ("trainers.probe", "Evaluate the features of a model."),
+    "embed": ("trainers.embed", "Write the vectors of images to a folder."),
     "predict": ("trainers.predict", "Predict the classes of image files."),
     "inspect": ("trainers.inspect", "Show where the model of a run looks."),
     "inspect-model": (

@@ -23,7 +23,7 @@ from trainers.data.decoding import (
     fits_into_memory,
     make_decode,
 )
-from trainers.data.splits import count_examples
+from trainers.data.splits import count_examples, take_ranges
 
 
 @dataclasses.dataclass(frozen=True)
@@ -311,6 +311,51 @@ def eval_batches(
     )
 
 
+def read_images(
+    dataset: ImageDataset,
+    first: int = 0,
+    *,
+    image_size: tuple[int, int],
+    batch_size: int,
+    preprocess: str = "",
+    bad_examples: BadExamples | None = None,
+) -> tf.data.Dataset:
+    """Return the images of the evaluation split, also those without a label.
+
+    Shapes:
+        yields images (B, H, W, C), floats in the range of `preprocess`; the
+        labels as the reader has them, B rows; whether each image can be read
+        (B,); and their names (B,), strings. The last batch may be shorter.
+
+    Args:
+        dataset: The data set to read.
+        first: Number of images of the split to leave out at its start.
+        image_size: (height, width) of the images in the batches, in pixels.
+        batch_size: Number of images per batch.
+        preprocess: See `parse_augmentation`. Default: the image is resized.
+        bad_examples: Records the images that cannot be read; None stops at
+            the first one.
+    """
+    augmentation = parse_augmentation(preprocess, image_size, "preprocess")
+    decode = make_decode(dataset, bad_examples or BadExamples())
+    read = make_prepare_image(dataset, image_size, augmentation, 0, decode)
+    shape = (*image_size, dataset.channels)
+
+    def prepare(position, example):
+        image, label, is_good = read(position, example)
+        return tf.ensure_shape(image, shape), label, is_good > 0, example[-1]
+
+    ranges = dataset.ranges(dataset.eval_split)
+    ranges = take_ranges(ranges, first, count_examples(ranges))
+    return (
+        dataset.reader.read(ranges)
+        .enumerate(first)
+        .map(as_written(prepare), **IN_ORDER)
+        .ragged_batch(batch_size)
+        .prefetch(tf.data.AUTOTUNE)
+    )
+
+
 def check_data_service(num_streams: int, bad_examples: BadExamples | None):
     """Raise a ValueError if a tf.data service does not support an option."""
     if num_streams != 1:
@@ -437,6 +482,37 @@ def make_prepare(
         decode: See `make_decode`; None if the examples are already decoded.
     """
     num_classes = len(dataset.class_names)
+    read = make_prepare_image(dataset, image_size, augmentation, seed, decode)
+
+    def prepare(position, example):
+        image, label, is_good = read(position, example)
+        if dataset.has_several_labels:
+            is_known = tf.logical_not(tf.math.is_nan(label))
+            weight = is_good * tf.cast(tf.reduce_any(is_known), tf.float32)
+            label = tf.ensure_shape(label, (num_classes,))
+        else:  # A label may be several classes, or none.
+            label = tf.one_hot(tf.reshape(label, (-1,)), num_classes)
+            label = tf.minimum(tf.reduce_sum(label, 0), 1.0)
+            weight = is_good * tf.reduce_max(label)
+        return image, tf.where(is_good > 0, label, 0.0), weight
+
+    return prepare
+
+
+def make_prepare_image(
+    dataset: ImageDataset,
+    image_size: tuple[int, int],
+    augmentation: Augmentation,
+    seed: int,
+    decode: Callable | None = None,
+) -> Callable:
+    """Return `make_prepare` without its label and weight.
+
+    Shapes:
+        The function returns the image at `image_size`, zeros if it is
+        unreadable; the label as the example has it; and 1.0, or 0.0 if the
+        image is unreadable.
+    """
     # If all images have one size, they are small, and are decoded whole.
     is_window = None in dataset.reader.image_shape
     is_window &= decode is not None and augmentation.pick_window is not None
@@ -460,17 +536,9 @@ def make_prepare(
                 augmented, image_size, augmentation.normalization
             )
 
-        if dataset.has_several_labels:
-            is_known = tf.logical_not(tf.math.is_nan(label))
-            weight = is_good * tf.cast(tf.reduce_any(is_known), tf.float32)
-            label = tf.ensure_shape(label, (num_classes,))
-        else:  # A label may be several classes, or none.
-            label = tf.one_hot(tf.reshape(label, (-1,)), num_classes)
-            label = tf.minimum(tf.reduce_sum(label, 0), 1.0)
-            weight = is_good * tf.reduce_max(label)
         shape = (*image_size, dataset.channels)
         image = tf.cond(is_good > 0, augment, lambda: tf.zeros(shape))
-        return image, tf.where(is_good > 0, label, 0.0), weight
+        return image, label, is_good
 
     return prepare
 

@@ -79,6 +79,7 @@ class ExampleReader(Protocol):
         """Return the pixels (H, W, C) of an image file, as they are stored."""
 
 
+ALL_SPLITS = "*"  # Stands for all splits of a data set, in their order.
 NUM_LABELS_READ = 1024  # At once: one by one, they take three times as long.
 
 
@@ -301,8 +302,8 @@ def open_dataset(
         data_dir: Folder of the TFDS data sets; None for the default of TFDS.
         train_split: Split to train on, in the notation of TFDS. Default: that
             of the data set, or `train`.
-        eval_split: Split to evaluate on. Default: that of the data set, or the
-            first of `test`, `validation` and `val`.
+        eval_split: Split to evaluate on, or ALL_SPLITS. Default: that of the
+            data set, or the first of `test`, `validation` and `val`.
         labels: How the labels are read.
         pixels: How the pixels of image files are read.
 
@@ -345,8 +346,11 @@ def find_eval_split(reader: ExampleReader, split: str | None) -> str | None:
 
     Args:
         reader: Reads the data set.
-        split: The split that the user names, or None for that of the data set.
+        split: The split that the user names, ALL_SPLITS, or None for that of
+            the data set.
     """
+    if split == ALL_SPLITS:
+        return "+".join(reader.splits)
     split = split or reader.eval_split
     return split or find_split(reader.splits, EVAL_SPLITS)
 

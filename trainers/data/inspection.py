@@ -237,8 +237,8 @@ def compute_look(pixels: np.ndarray) -> int | None:
     return int.from_bytes(np.packbits(bits).tobytes())
 
 
-def make_thumbnail(pixels: np.ndarray) -> bytes:
-    """Return a JPEG of at most THUMBNAIL_SIDE pixels a side.
+def make_thumbnail(pixels: np.ndarray, side: int = THUMBNAIL_SIDE) -> bytes:
+    """Return a JPEG of at most `side` pixels a side.
 
     Shapes:
         pixels: (H, W, 3), uint8.
@@ -246,7 +246,7 @@ def make_thumbnail(pixels: np.ndarray) -> bytes:
     from PIL import Image
 
     image = Image.fromarray(pixels)
-    image.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))
+    image.thumbnail((side, side))
     stream = io.BytesIO()
     image.save(stream, "JPEG", quality=80)
     return stream.getvalue()

@@ -1,5 +1,6 @@
 """Where a run comes from: versions, commit, date, and a digest of its data."""
 
+import dataclasses
 import datetime
 import hashlib
 import json
@@ -7,7 +8,9 @@ import os
 import subprocess
 
 import keras
+import numpy as np
 
+from keras_vit.models import VisionTransformer
 from keras_vit.version import find_versions
 from trainers.data.datasets import ImageDataset
 from trainers.data.readers.image_files import ImageFiles
@@ -90,4 +93,32 @@ def digest_data(dataset: ImageDataset) -> str:
     digest = hashlib.sha256()
     for fact in facts:
         digest.update(json.dumps(fact).encode(errors="surrogateescape"))
+    return digest.hexdigest()[:16]
+
+
+def digest_model(model: keras.Model) -> str:
+    """Return a checksum of what a model computes, 16 hexadecimal digits.
+
+    It is that of its configuration and its weights, in any file and on any
+    backend. Of a VisionTransformer, fields with their defaults do not count,
+    so that it stays when later versions have more of them.
+    """
+    if isinstance(model, VisionTransformer):
+        defaults = {x.name: x.default for x in dataclasses.fields(model.config)}
+        fields = {
+            name: value
+            for name, value in vars(model.config).items()
+            if value != defaults[name]
+        }
+        described = model.get_config() | {"config": fields}
+        for name in ("name", "trainable", "frozen", "frozen_weights"):
+            described.pop(name, None)
+        text = json.dumps(described, default=str, sort_keys=True)
+    else:
+        text = model.to_json()
+    digest = hashlib.sha256(text.encode())
+    for weight in model.weights:
+        numbers = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))
+        digest.update(f"{numbers.shape} {numbers.dtype}".encode())
+        digest.update(numbers.view("uint8").data)
     return digest.hexdigest()[:16]

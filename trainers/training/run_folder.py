@@ -269,7 +269,7 @@ class RunFolder:
             argument: Name of the argument with the folder, for the error.
 
         Raises:
-            OSError: If another process trains in the folder, or the folder
+            OSError: If another process writes to the folder, or the folder
                 cannot be created.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -282,7 +282,7 @@ class RunFolder:
         except BlockingIOError:
             os.close(folder)
             raise OSError(
-                f"`{argument}` is in use: another process trains there. "
+                f"`{argument}` is in use: another process works there. "
                 f"Received: {argument}={str(self.folder)!r}"
             ) from None
         except OSError:

@@ -166,7 +166,7 @@ def test_two_trainings_do_not_share_a_folder(
             assert other.is_alive(), output.read_text()
             time.sleep(0.01)
         prepare(recipe, str(tmp_path))
-        with pytest.raises(OSError, match="another process trains there"):
+        with pytest.raises(OSError, match="another process works there"):
             trainer.train()
     finally:
         other.kill()

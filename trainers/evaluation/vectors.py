@@ -1,0 +1,431 @@
+"""The vectors that a model computes of images, of any number of them."""
+
+import dataclasses
+import hashlib
+import itertools
+import os
+import re
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.models.features import without_head
+from keras_vit.models.vit import block_indices, check_vision_transformer
+from keras_vit.progress import ProgressBar
+from keras_vit.tables import guess
+from trainers.data.batches import read_images
+from trainers.data.datasets import ImageDataset
+from trainers.data.decoding import BadExamples
+from trainers.data.pixels import PixelOptions
+from trainers.data.readers.image_files import ImageFiles
+from trainers.data.readers.image_paths import (
+    leave_out_unreadable,
+    printable,
+)
+from trainers.data.splits import take_ranges
+from trainers.evaluation.embeddings import (
+    Embeddings,
+    EmbeddingWriter,
+    Rows,
+)
+from trainers.evaluation.predictions import load_image
+from trainers.paths import Path, as_path, check_folder, check_writable
+from trainers.training.provenance import (
+    describe_origin,
+    digest_data,
+    digest_model,
+)
+from trainers.training.run_folder import NamedModel, RunFolder
+
+SHARD_ROWS = 4096
+FILES = "files"  # The data set, and its split, of files without one.
+KINDS = ("token", "mean", "grid")
+VECTORS = (
+    "pooled, token, mean, grid, or block:N with a number from 0, of which "
+    "block:N:token and block:N:grid are other parts"
+)
+
+
+def make_encoder(model: keras.Model, vector: str = "pooled") -> keras.Model:
+    """Return the model from images to the vectors that stand for them.
+
+    Both models share their layers.
+
+    Shapes:
+        The model returns (B, D), of `grid` (B, h, w, D), float32.
+
+    Args:
+        model: A model whose images have a fixed size.
+        vector: Which vector: `pooled`, the input of the head, of any model
+            with one; of a VisionTransformer `token`, the class token, `mean`,
+            that of the patches, and `grid`, all patches, each after the last
+            norm. `block:N` is the mean of the patches after block N, from 0
+            or, negative, from the end; `block:N:token` and `block:N:grid` are
+            the others after that block. Several numbers, as in `block:3,7`,
+            join their vectors.
+
+    Raises:
+        ValueError: If there is no such vector, or the model does not have it.
+
+    Example:
+        >>> model = VisionTransformer(VARIANTS["mu/16"].config)
+        >>> make_encoder(model, "block:0,-1:grid").output_shape
+        (None, 14, 14, 64)
+    """
+    if vector == "pooled":
+        encoder = without_head(model)
+        if len(encoder.output_shape) != 2:
+            raise ValueError(
+                "`vector` must be token, mean or grid for a model without "
+                "pooling. Received: vector='pooled', "
+                f"output_shape={encoder.output_shape}"
+            )
+        (outputs,) = encoder.outputs
+    else:
+        outputs = _join_blocks(model, *parse_vector(vector), vector)
+    if keras.backend.standardize_dtype(outputs.dtype) != "float32":
+        outputs = ops.cast(outputs, "float32")
+    return keras.Model(model.inputs[0], outputs)
+
+
+def parse_vector(vector: str) -> tuple[str, list[int]]:
+    """Return the kind, one of KINDS, and the blocks that a vector names.
+
+    Raises:
+        ValueError: If it names none.
+    """
+    if vector in KINDS:
+        return vector, [-1]
+    found = re.fullmatch(r"block:(-?\d+(?:,-?\d+)*)(?::(\w+))?", vector)
+    kind = found and (found[2] or "mean")
+    if kind not in KINDS:
+        raise ValueError(
+            f"`vector` must be {VECTORS}. Received: vector={vector!r}"
+            f"{guess(vector, ('pooled', *KINDS))}"
+        )
+    return kind, [int(number) for number in found[1].split(",")]
+
+
+def _join_blocks(model, kind, blocks, vector):
+    """Return the symbolic vectors after some blocks, joined."""
+    check_vision_transformer(model)
+    block_indices(model.config.depth, blocks, "vector")
+    if kind == "token" and not model.config.use_class_token:
+        raise ValueError(
+            "`vector` must be another for a model without a class token. "
+            f"Received: vector={vector!r}"
+        )
+    # In the order of the blocks as they are asked for.
+    found = [
+        model.features(model.inputs[0], blocks=[block], with_prefix=True)[0]
+        for block in blocks
+    ]
+    parts = [prefix[:, 0] if kind == "token" else x for x, prefix in found]
+    x = parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-1)
+    return ops.mean(ops.cast(x, "float32"), (1, 2)) if kind == "mean" else x
+
+
+def open_files(
+    paths: Sequence[str], source: RunFolder | NamedModel
+) -> ImageDataset:
+    """Return image files as a data set without labels.
+
+    Args:
+        paths: The files; what is named twice is read once.
+        source: The model that reads them.
+
+    Raises:
+        ValueError: If a file does not exist, or there is none.
+    """
+    for path in paths:
+        if not os.path.isfile(path) and not os.path.islink(path):
+            raise ValueError(f"There is no image file {printable(path)!r}.")
+    rows = leave_out_unreadable([(path, -1) for path in dict.fromkeys(paths)])
+    if not rows:
+        raise ValueError("There is no image file that can be read.")
+    channels = source.load_model().input_shape[-1]
+    pixels = PixelOptions(
+        None if channels == 3 else channels, source.pixel_range
+    )
+    reader = ImageFiles([], {FILES: rows}, pixels=pixels)
+    return ImageDataset(FILES, reader, None, FILES)
+
+
+def embed(
+    source: RunFolder | NamedModel,
+    dataset: ImageDataset,
+    folder: Path,
+    *,
+    vector: str = "pooled",
+    dtype: str = "float32",
+    batch_size: int = 128,
+    preprocess: str | None = None,
+    max_bad_examples: int = 0,
+    shard_rows: int = SHARD_ROWS,
+    data_dir: str | None = None,
+) -> list[str]:
+    """Write the vectors of the evaluation split of a data set to a folder.
+
+    Shows a progress bar. Interrupted at any moment and called again, it goes
+    on after the last complete shard, and ends with the same rows as without.
+
+    Args:
+        source: A finished run, or a model known by name.
+        dataset: The data set, also without labels, see `open_files`.
+        folder: The folder to write to.
+        vector: See `make_encoder`.
+        dtype: float32 or float16.
+        batch_size: Number of images per batch.
+        preprocess: The operations on images before the model, see
+            `eval_batches`; None for those of the model.
+        max_bad_examples: Number of unreadable images to leave out at most.
+        shard_rows: Number of images of a shard, rounded up to whole batches.
+        data_dir: The folder of the data sets of TFDS, for later commands.
+
+    Returns:
+        The names of the images that could not be read.
+
+    Raises:
+        ValueError: If the data do not fit the model, the folder holds other
+            embeddings, a vector is not finite, or more images than allowed
+            cannot be read.
+        OSError: If the folder cannot be written, or another process does.
+    """
+    check_folder(folder, "out")
+    check_writable(folder, "out")
+    model = source.load_model()
+    check_image_size(model, dataset)
+    encoder = make_encoder(model, vector)
+    if preprocess is None:
+        preprocess = source.preprocess
+    num_images = dataset.num_examples(dataset.eval_split)
+    data = dataclasses.replace(dataset, train_split=None)
+    pixels = getattr(dataset.reader, "pixels", None)
+    description = {
+        "source": describe_source(source),
+        "model_digest": digest_model(model),
+        "vector": vector,
+        "shape": list(encoder.output_shape[1:]),
+        "dtype": dtype,
+        "image_shape": list(model.input_shape[1:]),
+        "preprocess": preprocess,
+        "pixel_range": pixels and pixels.pixel_range,
+        "dataset": dataset.name,
+        "split": dataset.eval_split,
+        "data_digest": digest_data(data) + _digest_paths(data),
+        "num_images": num_images,
+        "class_names": dataset.class_names,
+        "has_several_labels": (
+            dataset.has_several_labels
+            or dataset.has_several_classes(dataset.eval_split)
+        ),
+        "directory": os.getcwd(),
+        "data_dir": data_dir,
+        "origin": describe_origin(data),
+    }
+    with RunFolder(folder).claimed("out"):
+        writer = EmbeddingWriter(folder, description)
+        bad_examples = BadExamples(max_bad_examples)
+        for shard in writer.shards:
+            for name in shard.unreadable:
+                bad_examples.report(name)
+        first = writer.position
+        if first < num_images:
+            batches = read_images(
+                dataset,
+                first,
+                image_size=model.input_shape[1:3],
+                batch_size=min(batch_size, num_images - first),
+                preprocess=preprocess,
+                bad_examples=bad_examples,
+            )
+            with (
+                bad_examples.named_errors(),
+                ProgressBar(
+                    "Embedding", "images", num_images, has_rate=True
+                ) as bar,
+            ):
+                _write_shards(
+                    _compute(encoder, batches.as_numpy_iterator(), dtype),
+                    writer,
+                    dataset,
+                    _label_writer(
+                        dataset.class_names, description["has_several_labels"]
+                    ),
+                    shard_rows,
+                    bar,
+                )
+    if not any(shard.rows for shard in writer.shards):
+        raise ValueError(
+            "`dataset` must have images that can be read. "
+            f"Received: {dataset.name!r}"
+        )
+    return [name for shard in writer.shards for name in shard.unreadable]
+
+
+def check_image_size(model: keras.Model, dataset: ImageDataset):
+    """Raise a ValueError unless a model reads the images of a data set."""
+    _, height, width, channels = model.input_shape
+    if None in (height, width) or channels != dataset.channels:
+        raise ValueError(
+            "`model` must take images of a fixed size, with the channels of "
+            f"those of the data set. Received: input_shape={model.input_shape}"
+            f", {dataset.name!r} with {dataset.channels} channels"
+        )
+
+
+def _digest_paths(dataset):
+    """Return a checksum of the paths of files that no data set names."""
+    if dataset.name != FILES:
+        return ""
+    paths = [os.path.abspath(path) for path, _ in dataset.reader.files[FILES]]
+    text = "\0".join(map(printable, paths))
+    return f"-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def describe_source(source: RunFolder | NamedModel) -> dict[str, str]:
+    """Return the flags of a source, of any working directory."""
+    if isinstance(source, RunFolder):
+        return {"run_dir": _absolute(str(source))}
+    return {"model": _absolute(str(source))}
+
+
+def _absolute(path):
+    is_file = os.path.exists(os.path.expanduser(path))
+    return os.path.abspath(os.path.expanduser(path)) if is_file else path
+
+
+def _compute(encoder, batches, dtype):
+    """Yield the vectors of batches, their labels, which are good, and names.
+
+    All batches have the shape of the first, which is compiled once.
+    """
+    size = None
+    for images, labels, are_good, names in batches:
+        size = size or len(images)
+        count = len(images)
+        if count < size:
+            missing = np.zeros((size - count, *images.shape[1:]), images.dtype)
+            images = np.concatenate([images, missing])
+        vectors = encoder.predict_on_batch(images)[:count].reshape(count, -1)
+        with np.errstate(over="ignore"):
+            stored = vectors.astype(dtype)
+        wrong = are_good & ~np.isfinite(stored).all(-1)
+        if wrong.any():
+            name = printable(names[wrong][0])
+            if np.isfinite(vectors[wrong]).all():
+                raise ValueError(
+                    "`dtype` must be float32, as a number is too large for "
+                    f"float16. Received: dtype={dtype!r}, {name}"
+                )
+            raise ValueError(
+                "`model` must give finite vectors. Received: NaN or infinity "
+                f"for {name}"
+            )
+        if hasattr(labels, "to_list"):  # Ragged.
+            labels = labels.to_list()
+        yield stored, labels, are_good, names
+
+
+def _write_shards(batches, writer, dataset, label_of, shard_rows, bar):
+    """Write the shards of batches; each ends with a batch."""
+    ranges = dataset.ranges(dataset.eval_split)
+    position, total = writer.position, dataset.num_examples(dataset.eval_split)
+    bar.update(position)
+    pending = []
+    for batch in batches:
+        pending.append(batch)
+        position += len(batch[-1])
+        bar.update(position)
+        if position < min(writer.position + shard_rows, total):
+            continue
+        splits = [
+            None if dataset.name == FILES else name
+            for name, first, last in take_ranges(
+                ranges, writer.position, position
+            )
+            for _ in range(first, last)
+        ]
+        vectors, labels, are_good, names = zip(*pending)
+        rows, unreadable = [], []
+        for split, label, is_good, name in zip(
+            splits,
+            *map(itertools.chain.from_iterable, (labels, are_good, names)),
+        ):
+            if is_good:
+                rows.append((printable(name), label_of(label), split))
+            else:
+                unreadable.append(printable(name))
+        good = [x[kept] for x, kept in zip(vectors, are_good)]
+        columns = map(list, zip(*rows)) if rows else ([], [], [])
+        rows = Rows(*columns, np.concatenate(good))
+        writer.write(position, rows, unreadable)
+        pending.clear()
+
+
+def _label_writer(class_names, has_several):
+    """Return the function from labels as numbers to those of a shard."""
+
+    def name(number):
+        return class_names[number] if number >= 0 else None
+
+    def name_several(label):
+        label = np.asarray(label)
+        if label.dtype.kind == "f":  # 1, 0 or NaN for each class.
+            label = np.flatnonzero(label == 1)
+        return [class_names[int(number)] for number in np.ravel(label)]
+
+    return name_several if has_several else lambda label: name(int(label))
+
+
+def open_source_of(embeddings: Embeddings) -> RunFolder | NamedModel:
+    """Return the model that the manifest of embeddings names."""
+    described = embeddings.description
+    if "run_dir" in described["source"]:
+        return RunFolder(as_path(described["source"]["run_dir"]))
+    is_grey = described["image_shape"][-1] == 1
+    return NamedModel(described["source"]["model"], is_grey)
+
+
+def embed_files(
+    embeddings: Embeddings,
+    paths: Sequence[str],
+    source: RunFolder | NamedModel | None = None,
+) -> np.ndarray:
+    """Return the vectors of image files, as those of embeddings were computed.
+
+    Shapes:
+        returns: (N, D), float32.
+
+    Args:
+        embeddings: The embeddings.
+        paths: Image files.
+        source: Their model; None for the one that the manifest names.
+
+    Raises:
+        ValueError: If the model is another one, or a file is no image.
+        OSError: If a file cannot be read.
+    """
+    described = embeddings.description
+    source = source or open_source_of(embeddings)
+    model = source.load_model()
+    digest = digest_model(model)
+    if digest != described["model_digest"]:
+        raise ValueError(
+            "`model` must be the one that computed the embeddings, with the "
+            f"digest {described['model_digest']}. Received: {source} with the "
+            f"digest {digest}"
+        )
+    images = [
+        load_image(
+            path,
+            tuple(described["image_shape"]),
+            described["preprocess"],
+            described["pixel_range"],
+        )
+        for path in paths
+    ]
+    encoder = make_encoder(model, described["vector"])
+    return encoder.predict(np.stack(images), verbose=0).reshape(len(paths), -1)
