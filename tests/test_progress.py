@@ -40,7 +40,7 @@ def test_a_log_gets_a_line_from_time_to_time_and_one_at_the_end():
 
 
 def test_a_rate_is_shown_if_asked_for():
-    stream, times = io.StringIO(), iter([0, 0, 40, 80])
+    stream, times = io.StringIO(), iter([0, 0, 40, 40])
     bar = ProgressBar(
         "Reading",
         "images",

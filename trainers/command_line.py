@@ -464,6 +464,50 @@ def define_embed_flags():
     define_reading_flags()
 
 
+def define_page_flag():
+    """Define the flag of a page that a command writes."""
+    flags.DEFINE_string(
+        "out", None, "Page to write, a file that ends in .html."
+    )
+
+
+def define_similar_flags():
+    """Define the flags of this command."""
+    flags.DEFINE_integer(
+        "top", 10, "Number of images to find for each photo.", lower_bound=1
+    )
+    flags.DEFINE_float(
+        "duplicates",
+        None,
+        "Find groups of images whose vectors have at least this cosine, such "
+        "as 0.95, in place of those that are similar to photos.",
+    )
+    define_choice(
+        "format",
+        "text",
+        ["text", "csv"],
+        "Form of the output: lines for people, or a CSV table.",
+    )
+    define_page_flag()
+
+
+def define_check_labels_flags():
+    """Define the flags of this command."""
+    flags.DEFINE_string(
+        "out",
+        None,
+        "Folder to write to: labels.csv and suspects.html.",
+        required=True,
+    )
+    flags.DEFINE_integer(
+        "neighbors",
+        10,
+        "Number of neighbours that vote beside the probe. Their time grows "
+        "with the square of the number of images; 0 leaves them out.",
+        lower_bound=0,
+    )
+
+
 def define_inspect_flags():
     """Define the flags of trainers.inspect."""
     flags.DEFINE_string("run_dir", None, "Folder of the run.", required=True)
@@ -689,6 +733,7 @@ def define_serving_flags():
 
 DEFINITIONS = {
     "trainers.calibrate": define_calibrate_flags,
+    "trainers.check_labels": define_check_labels_flags,
     "trainers.embed": define_embed_flags,
     "trainers.evaluate": define_evaluate_flags,
     "trainers.export_model": define_export_flags,
@@ -697,6 +742,7 @@ DEFINITIONS = {
     "trainers.predict": define_predict_flags,
     "trainers.probe": define_probe_flags,
     "trainers.serve_check": define_serve_check_flags,
+    "trainers.similar": define_similar_flags,
     "trainers.sweep": define_sweep_flags,
     "trainers.train": define_train_flags,
     "trainers.vtab": define_vtab_flags,

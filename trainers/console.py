@@ -28,6 +28,14 @@ COMMANDS = {
     ),
     "probe": ("trainers.probe", "Evaluate the features of a model."),
     "embed": ("trainers.embed", "Write the vectors of images to a folder."),
+    "similar": (
+        "trainers.similar",
+        "Find images like a photo, or near duplicates, among embeddings.",
+    ),
+    "check-labels": (
+        "trainers.check_labels",
+        "Find labels that are probably wrong, by embeddings.",
+    ),
     "predict": ("trainers.predict", "Predict the classes of image files."),
     "inspect": ("trainers.inspect", "Show where the model of a run looks."),
     "inspect-model": (

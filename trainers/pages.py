@@ -3,7 +3,14 @@
 import html
 from collections.abc import Iterable
 
-from trainers.paths import Path, write_atomically
+from trainers.paths import (
+    Path,
+    RemotePath,
+    as_path,
+    check_folder,
+    check_writable,
+    write_atomically,
+)
 
 
 def write_html(path: Path, title: str, parts: Iterable[str], style: str = ""):
@@ -18,6 +25,26 @@ def write_html(path: Path, title: str, parts: Iterable[str], style: str = ""):
     body = "\n".join([f"<h1>{html.escape(title)}</h1>", *parts])
     text = FRAME.format(title=html.escape(title), style=style, body=body)
     write_atomically(path, text)
+
+
+def page_path(out: str) -> Path:
+    """Return the file of a page that a flag `out` names.
+
+    Raises:
+        ValueError: If its name does not end as that of a page, or its folder
+            is a file.
+        OSError: If its folder cannot be written.
+    """
+    path = as_path(out)
+    if not path.name.lower().endswith((".html", ".htm")):
+        raise ValueError(
+            "`out` must be the name of a page, which ends in .html. "
+            f"Received: out={out!r}"
+        )
+    if not isinstance(path, RemotePath):
+        check_folder(path.parent, "out")
+        check_writable(path.parent, "out")
+    return path
 
 
 def make_table(

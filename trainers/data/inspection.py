@@ -118,8 +118,7 @@ def examine(
             name, split, label, digest, fault, labels=several, levels=levels
         )
     height, width = image.shape[:2]
-    shown = as_colours(image).astype("uint8")
-    shown = np.repeat(shown, 3 // shown.shape[-1], -1)
+    shown = to_colours(image)
     return Examined(
         name,
         split,
@@ -235,6 +234,12 @@ def compute_look(pixels: np.ndarray) -> int | None:
     low = (waves @ grey @ waves.T).ravel()
     bits = low > np.median(low[1:])
     return int.from_bytes(np.packbits(bits).tobytes())
+
+
+def to_colours(image: np.ndarray) -> np.ndarray:
+    """Return pixels (H, W, C) that `decode_file` read as (H, W, 3), uint8."""
+    shown = as_colours(image).astype("uint8")
+    return np.repeat(shown, 3 // shown.shape[-1], -1)
 
 
 def make_thumbnail(pixels: np.ndarray, side: int = THUMBNAIL_SIDE) -> bytes:

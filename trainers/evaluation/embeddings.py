@@ -20,6 +20,7 @@ import pyarrow.parquet
 
 from keras_vit.files import DRAFT
 from keras_vit.tables import pick
+from trainers.evaluation.probing import normalize
 from trainers.paths import (
     ContentError,
     Path,
@@ -274,11 +275,17 @@ class Embeddings:
                     yield start, block.astype("float32", copy=False)
                     start += len(block)
 
-    def vectors(self) -> np.ndarray:
-        """Return all vectors, (N, D), float32."""
+    def vectors(self, unit: bool = False) -> np.ndarray:
+        """Return all vectors, (N, D), float32.
+
+        Args:
+            unit: Whether to divide each by its length; zeros stay zeros.
+        """
         found = np.empty((len(self), self.width), "float32")
         for start, block in self.blocks():
-            found[start : start + len(block)] = block
+            found[start : start + len(block)] = (
+                normalize(block) if unit else block
+            )
         return found
 
     def _column(self, name):

@@ -1,5 +1,6 @@
 """The vectors that a model computes of images, of any number of them."""
 
+import concurrent.futures
 import dataclasses
 import hashlib
 import itertools
@@ -16,8 +17,16 @@ from keras_vit.models.vit import block_indices, check_vision_transformer
 from keras_vit.progress import ProgressBar
 from keras_vit.tables import guess
 from trainers.data.batches import read_images
-from trainers.data.datasets import ImageDataset
-from trainers.data.decoding import BadExamples
+from trainers.data.datasets import ImageDataset, open_dataset
+from trainers.data.decoding import BadExamples, decode_file
+from trainers.data.file_lists import FILE_LISTS
+from trainers.data.inspection import (
+    THUMBNAIL_SIDE,
+    make_thumbnail,
+    read_files,
+    to_colours,
+)
+from trainers.data.labels import AUTO, LabelOptions
 from trainers.data.pixels import PixelOptions
 from trainers.data.readers.image_files import ImageFiles
 from trainers.data.readers.image_paths import (
@@ -145,11 +154,9 @@ def open_files(
     rows = leave_out_unreadable([(path, -1) for path in dict.fromkeys(paths)])
     if not rows:
         raise ValueError("There is no image file that can be read.")
-    channels = source.load_model().input_shape[-1]
-    pixels = PixelOptions(
-        None if channels == 3 else channels, source.pixel_range
+    reader = ImageFiles(
+        [], {FILES: rows}, pixels=PixelOptions(None, source.pixel_range)
     )
-    reader = ImageFiles([], {FILES: rows}, pixels=pixels)
     return ImageDataset(FILES, reader, None, FILES)
 
 
@@ -196,7 +203,7 @@ def embed(
     check_folder(folder, "out")
     check_writable(folder, "out")
     model = source.load_model()
-    check_image_size(model, dataset)
+    dataset = fit_channels(dataset, model)
     encoder = make_encoder(model, vector)
     if preprocess is None:
         preprocess = source.preprocess
@@ -265,15 +272,24 @@ def embed(
     return [name for shard in writer.shards for name in shard.unreadable]
 
 
-def check_image_size(model: keras.Model, dataset: ImageDataset):
-    """Raise a ValueError unless a model reads the images of a data set."""
+def fit_channels(dataset: ImageDataset, model: keras.Model) -> ImageDataset:
+    """Return a data set whose image files have the channels of a model.
+
+    Raises:
+        ValueError: If the model does not read images of one size, or those of
+            the data set, which are no files, have other channels.
+    """
     _, height, width, channels = model.input_shape
+    pixels = getattr(dataset.reader, "pixels", None)
+    if pixels is not None and dataset.channels != channels:
+        dataset = dataset.with_pixels(pixels._replace(channels=channels))
     if None in (height, width) or channels != dataset.channels:
         raise ValueError(
             "`model` must take images of a fixed size, with the channels of "
             f"those of the data set. Received: input_shape={model.input_shape}"
             f", {dataset.name!r} with {dataset.channels} channels"
         )
+    return dataset
 
 
 def _digest_paths(dataset):
@@ -429,3 +445,81 @@ def embed_files(
     ]
     encoder = make_encoder(model, described["vector"])
     return encoder.predict(np.stack(images), verbose=0).reshape(len(paths), -1)
+
+
+def read_pictures(
+    embeddings: Embeddings, rows: Sequence[int], side: int = THUMBNAIL_SIDE
+) -> dict[int, bytes]:
+    """Return small JPEGs of images by their rows, for pages.
+
+    An image that is not there any more is left out.
+
+    Args:
+        embeddings: The embeddings of the images.
+        rows: Their rows.
+        side: Largest side of a picture, in pixels.
+
+    Raises:
+        ValueError: If the data set of the images is not there any more.
+    """
+    described = embeddings.description
+    rows = list(dict.fromkeys(int(row) for row in rows))
+    kind = described["dataset"].partition(":")[0]
+    if kind in (FILES, *FILE_LISTS):
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            drawn = pool.map(
+                lambda row: draw_file(
+                    embeddings, embeddings.file_of(row), side
+                ),
+                rows,
+            )
+            drawn = dict(zip(rows, drawn))
+        return {row: picture for row, picture in drawn.items() if picture}
+    several = described["has_several_labels"]
+    dataset = open_dataset(
+        described["dataset"],
+        described["data_dir"],
+        eval_split=described["split"],
+        labels=LabelOptions("several") if several else AUTO,
+    )
+    wanted = {(embeddings.splits[x], embeddings.paths[x]): x for x in rows}
+    found = {}
+    for split, *_ in dataset.ranges(described["split"]):
+        for name, _, encoded in read_files(dataset, split):
+            row = wanted.get((split, name))
+            if row is not None and (
+                picture := _draw(embeddings, encoded, side)
+            ):
+                found[row] = picture
+            if len(found) == len(rows):
+                return found
+    return found
+
+
+def draw_file(
+    embeddings: Embeddings, path: str, side: int = THUMBNAIL_SIDE
+) -> bytes | None:
+    """Return a small JPEG of an image file; None if it cannot be read.
+
+    Args:
+        embeddings: Say how the pixels are read.
+        path: The file.
+        side: Largest side of the picture, in pixels.
+    """
+    try:
+        with open(path, "rb") as file:
+            return _draw(embeddings, file.read(), side)
+    except OSError:
+        return None
+
+
+def _draw(embeddings, encoded, side):
+    channels = embeddings.description["image_shape"][-1]
+    pixels = PixelOptions(
+        None if channels in (1, 3) else channels,
+        embeddings.description["pixel_range"],
+    )
+    try:
+        return make_thumbnail(to_colours(decode_file(encoded, pixels)), side)
+    except ValueError:
+        return None

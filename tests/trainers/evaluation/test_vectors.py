@@ -35,6 +35,8 @@ from trainers.evaluation.vectors import (
 from trainers.paths import ContentError
 from trainers.training.run_folder import NamedModel
 
+# JAX computes an image alone as it is written, and a batch as it compiles it.
+EXACT = 1e-6 if keras.backend.backend() == "tensorflow" else 1e-5
 ODD = {
     "alpha.png": pictures.COMMON["alpha.png"],
     "grey.jpg": pictures.COMMON["grey.jpg"],
@@ -131,9 +133,9 @@ def test_vectors_are_those_of_the_model(source, odd, tmp_path, vector):
     expected = EXPECTED[vector](model, pixels_of(found.paths, source))
     assert found.description["shape"] == list(expected.shape[1:])
     expected = np.reshape(expected, (len(ODD), -1))
-    np.testing.assert_allclose(found.vectors(), expected, atol=1e-6, rtol=1e-6)
+    np.testing.assert_allclose(found.vectors(), expected, EXACT, EXACT)
     again = embed_files(found, found.paths[2:4])
-    np.testing.assert_allclose(again, expected[2:4], atol=1e-6, rtol=1e-6)
+    np.testing.assert_allclose(again, expected[2:4], EXACT, EXACT)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="exports")
@@ -168,9 +170,7 @@ def test_labels_and_splits_are_those_of_the_data(source, photos, tmp_path):
         "fixed_size_list<element: halffloat not null>[24]"
     )
     exact = without_head(source.load_model())(pixels_of(found.paths, source))
-    np.testing.assert_array_equal(
-        found.vectors(), np.asarray(exact).astype("float16").astype("float32")
-    )
+    np.testing.assert_allclose(found.vectors(), exact, 1e-3, 1e-3)
 
 
 def test_several_labels_are_lists(source, photos, tmp_path):
