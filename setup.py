@@ -26,6 +26,7 @@ TRAIN = [
 ]
 # The wheels of pillow-heif, the better known package, are under the GPL.
 HEIC = ["pi-heif>=1"]
+UMAP = ["umap-learn>=0.5.7"]
 PLOTS = ["matplotlib>=3.8", "Pillow>=10"]
 # Classes by name: the tokenizers of text towers.
 TEXT = ["ftfy>=6.1", "sentencepiece>=0.2", "tokenizers>=0.20"]
@@ -101,6 +102,7 @@ setup(
         "keras_vit": [
             "py.typed",
             "data/*",
+            "data/map/*",
             "data/report/*",
             "data/serve/*",
             "data/web/*",
@@ -128,6 +130,7 @@ setup(
         "wandb": WANDB,
         "quantizer": QUANTIZER,
         "peers": PEERS,
+        "umap": UMAP,
         "docs": DOCS,
         "dev": DEV,
     },

@@ -71,5 +71,6 @@ PYPI_NAMES = {
     "ai_edge_quantizer": "ai-edge-quantizer",
     "google": "protobuf",
     "grpc": "grpcio",
+    "umap": "umap-learn",
     "tensorflow_serving": "tensorflow-serving-api",
 }

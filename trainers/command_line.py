@@ -508,6 +508,25 @@ def define_check_labels_flags():
     )
 
 
+def define_map_flags():
+    """Define the flags of this command."""
+    define_page_flag()
+    flags.mark_flag_as_required("out")
+    define_choice(
+        "method",
+        "pca",
+        ["pca", "umap"],
+        "How vectors become points: the first principal components, or UMAP, "
+        "which needs the package umap-learn.",
+    )
+    flags.DEFINE_integer(
+        "most_images",
+        20_000,
+        "Largest number of images on the page; of more, a random part.",
+        lower_bound=1,
+    )
+
+
 def define_inspect_flags():
     """Define the flags of trainers.inspect."""
     flags.DEFINE_string("run_dir", None, "Folder of the run.", required=True)
@@ -739,6 +758,7 @@ DEFINITIONS = {
     "trainers.export_model": define_export_flags,
     "trainers.inspect": define_inspect_flags,
     "trainers.inspect_data": define_inspect_data_flags,
+    "trainers.map": define_map_flags,
     "trainers.predict": define_predict_flags,
     "trainers.probe": define_probe_flags,
     "trainers.serve_check": define_serve_check_flags,

@@ -36,6 +36,7 @@ COMMANDS = {
         "trainers.check_labels",
         "Find labels that are probably wrong, by embeddings.",
     ),
+    "map": ("trainers.map", "Show the images of embeddings as a map."),
     "predict": ("trainers.predict", "Predict the classes of image files."),
     "inspect": ("trainers.inspect", "Show where the model of a run looks."),
     "inspect-model": (

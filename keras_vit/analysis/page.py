@@ -282,7 +282,7 @@ def _png(pixels):
 
 TITLE = "Inside a Vision Transformer"
 MAX_BYTES, FRAME_BYTES = 15_000_000, 4_000_000
-# The scripts of the page, in order. They share one scope.
+# The scripts of the page, in order.
 SCRIPTS = (
     "numbers",
     "state",
@@ -387,32 +387,48 @@ def _fit(inspections, max_bytes):
 
 def _render(inspections, detail):
     content = Content(detail)
+    described = content.describe(inspections)
+    packets = "\n".join(content.packets)
+    return assemble(
+        "report", SCRIPTS, title=TITLE, content=described, packets=packets
+    )
+
+
+def assemble(
+    folder: str, scripts: Sequence[str], *, title: str, content, **parts: str
+) -> str:
+    """Return a page of one file that asks no server for anything.
+
+    Args:
+        folder: The folder in `data` of page.html, style.css and the scripts.
+        scripts: Names of the scripts, in order. They share one scope.
+        title: The title of the page, as text.
+        content: What the scripts read, values for JSON.
+        **parts: Other parts that page.html has places for, as HTML.
+    """
     # A "<" in a script could end the script.
-    described = json.dumps(content.describe(inspections), allow_nan=False)
-    described = described.replace("<", "\\u003c")
-    style = f"{_read('cards.css')}\n{_read('report/style.css')}"
-    # In a scope of their own.
-    script = "\n".join(_read(f"report/{name}.js") for name in SCRIPTS)
+    content = json.dumps(content, allow_nan=False).replace("<", "\\u003c")
+    style = f"{_read('cards.css')}\n{_read(f'{folder}/style.css')}"
+    script = "\n".join(_read(f"{folder}/{name}.js") for name in scripts)
     script = f'"use strict";\n(() => {{\n{script}}})();\n'
     policy = (
         "default-src 'none'; img-src data:; base-uri 'none'; "
         f"form-action 'none'; style-src '{_hash(style)}'; "
         f"script-src '{_hash(script)}'"
     )
-    parts = {
-        "title": TITLE,
+    parts |= {
+        "title": html.escape(title),
         "version": __version__,
         "policy": policy,
         "style": style,
         "script": script,
-        "content": described,
-        "packets": "\n".join(content.packets),
+        "content": content,
     }
     # In one pass, so that no text in a part is read as a placeholder.
     return re.sub(
         r"\{\{(\w+)\}\}",
         lambda place: parts[place[1]],
-        _read("report/page.html"),
+        _read(f"{folder}/page.html"),
     )
 
 

@@ -275,6 +275,11 @@ class Embeddings:
                     yield start, block.astype("float32", copy=False)
                     start += len(block)
 
+    def unit_blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield `blocks` of vectors of length 1; zeros stay zeros."""
+        for start, block in self.blocks():
+            yield start, normalize(block)
+
     def vectors(self, unit: bool = False) -> np.ndarray:
         """Return all vectors, (N, D), float32.
 
@@ -282,10 +287,8 @@ class Embeddings:
             unit: Whether to divide each by its length; zeros stay zeros.
         """
         found = np.empty((len(self), self.width), "float32")
-        for start, block in self.blocks():
-            found[start : start + len(block)] = (
-                normalize(block) if unit else block
-            )
+        for start, block in self.unit_blocks() if unit else self.blocks():
+            found[start : start + len(block)] = block
         return found
 
     def _column(self, name):
