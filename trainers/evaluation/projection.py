@@ -50,8 +50,9 @@ def project_umap(embeddings: Embeddings, rows: np.ndarray) -> np.ndarray:
         raise missing_packages("--method=umap", ["umap"]) from None
 
     chosen = _take(embeddings.unit_blocks(), rows)
-    # A map of its own for each seed; with one, always the same.
-    return umap.UMAP(metric="cosine", random_state=0).fit_transform(chosen)
+    # With a seed, always the same map, by one thread.
+    projection = umap.UMAP(metric="cosine", random_state=0, n_jobs=1)
+    return projection.fit_transform(chosen)
 
 
 def _take(blocks: Iterable, rows):

@@ -1,0 +1,66 @@
+"""Vectors as points of a map."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+
+from tests.tiny import noise
+from trainers.evaluation.embeddings import (
+    EmbeddingWriter,
+    Rows,
+    open_embeddings,
+)
+from trainers.evaluation.probing import normalize
+from trainers.evaluation.projection import project_pca, project_umap
+
+ROWS = np.array([0, 2, 5, 30, 39])
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    return noise(40, 6) * np.float32([5, 3, 1, 1, 1, 1]) + 1
+
+
+@pytest.fixture(scope="module")
+def embeddings(vectors, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("vectors")
+    description = {
+        **{"source": {}, "vector": "pooled", "dtype": "float32"},
+        **{"shape": [6], "num_images": 40, "has_several_labels": False},
+        **{"directory": "/", "class_names": []},
+    }
+    writer = EmbeddingWriter(folder, description)
+    for first in range(0, 40, 16):
+        part = vectors[first : first + 16]
+        names = [str(first + i) for i in range(len(part))]
+        empty = [None] * len(part)
+        rows = Rows(names, empty, empty, part)
+        writer.write(first + len(part), rows)
+    return open_embeddings(folder)
+
+
+def test_the_axes_are_those_of_scikit_learn(embeddings, vectors):
+    unit = normalize(vectors)
+    expected = PCA(2, svd_solver="full").fit(unit).transform(unit)[ROWS]
+    found = project_pca(embeddings, ROWS)
+    signs = np.sign((found * expected).sum(0))
+    np.testing.assert_allclose(found, signs * expected, atol=1e-5)
+
+
+def test_umap_gets_the_chosen_vectors(embeddings, vectors, monkeypatch):
+    class Umap:
+        def __init__(self, metric, random_state, n_jobs):
+            assert (metric, random_state, n_jobs) == ("cosine", 0, 1)
+
+        def fit_transform(self, x):
+            np.testing.assert_allclose(x, normalize(vectors)[ROWS], atol=1e-6)
+            return x[:, :2]
+
+    monkeypatch.setitem(sys.modules, "umap", types.SimpleNamespace(UMAP=Umap))
+    assert project_umap(embeddings, ROWS).shape == (5, 2)
+    monkeypatch.setitem(sys.modules, "umap", None)
+    with pytest.raises(ModuleNotFoundError, match="pip install umap-learn"):
+        project_umap(embeddings, ROWS)
