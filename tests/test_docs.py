@@ -53,6 +53,7 @@ GUIDES = (
             "plugins",
             "labels",
             "unlabelled",
+            "embeddings",
             "experiments",
             "export",
             "web",
@@ -143,6 +144,15 @@ def run_command(line, environment, *more):
         return
     if words[0] == "docs/examples/make_unknown.py":
         runpy.run_path(str(ROOT / words[0]))["make_unknown"](words[1], 30)
+        return
+    if words[0] == "docs/examples/change_labels.py":
+        module = runpy.run_path(str(ROOT / words[0]))
+        folder, *more = words[1:]
+        if more:
+            checked = more[0].partition("=")[2]
+            module["count_found"](pathlib.Path(folder), pathlib.Path(checked))
+        else:
+            module["make_pictures"](pathlib.Path(folder))
         return
     assert words[0] == "-m"
     output = words[-1] if words[-2] == ">" else None
@@ -423,6 +433,9 @@ CLAIMS = {
         names["model"].config.class_names == ("cat", "dog")
         and (np.abs(names["cosines"]) < 1).all()
     ),
+    "docs/embeddings.md": lambda names: (
+        names["vectors"].shape[0] == len(names["labels"]) == 1797
+    ),
     "docs/labels.md": lambda names: reads_back("found.csv"),
     "docs/index.md": lambda names: names["accuracy"] > 0.8,
     "docs/background/transformer.md": lambda names: names["difference"] < 1e-5,
@@ -555,7 +568,7 @@ def test_files_that_a_page_names_exist(page):
     made += ("checkpoints/", "inspection/")
     made += ("augreg/",)  # In the bucket of the authors.
     made += ("dataset_", "patch_size_", "scenes/", "saved_models/scenes")
-    made += ("tensorboard/", "PATH/")
+    made += ("tensorboard/", "PATH/", "checked/", "changed/")
     for path in re.findall(r"`([\w.-]+(?:/[\w.-]+)*(?:\.\w+|/))`", text):
         if "/" not in path or path.startswith(made):
             continue

@@ -13,6 +13,7 @@ from keras_vit.analysis.embeddings import (
     scale_filters,
 )
 from keras_vit.analysis.inspection import Inspection, inspect_model, to_pixels
+from keras_vit.analysis.map_page import write_map
 from keras_vit.analysis.page import render_page, write_page
 from keras_vit.analysis.relevance import (
     accumulate_relevance,
@@ -61,5 +62,6 @@ __all__ = [
     "to_grid",
     "to_pixels",
     "token_norms",
+    "write_map",
     "write_page",
 ]
