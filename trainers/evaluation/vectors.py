@@ -26,14 +26,13 @@ from trainers.data.inspection import (
     read_files,
     to_colours,
 )
-from trainers.data.labels import AUTO, LabelOptions
 from trainers.data.pixels import PixelOptions
 from trainers.data.readers.image_files import ImageFiles
 from trainers.data.readers.image_paths import (
     leave_out_unreadable,
     printable,
 )
-from trainers.data.splits import take_ranges
+from trainers.data.splits import format_ranges, take_ranges
 from trainers.evaluation.embeddings import (
     Embeddings,
     EmbeddingWriter,
@@ -43,7 +42,6 @@ from trainers.evaluation.predictions import load_image
 from trainers.paths import Path, as_path, check_folder, check_writable
 from trainers.training.provenance import (
     describe_origin,
-    digest_data,
     digest_model,
 )
 from trainers.training.run_folder import NamedModel, RunFolder
@@ -209,6 +207,7 @@ def embed(
         preprocess = source.preprocess
     num_images = dataset.num_examples(dataset.eval_split)
     data = dataclasses.replace(dataset, train_split=None)
+    origin = describe_origin(data)
     pixels = getattr(dataset.reader, "pixels", None)
     description = {
         "source": describe_source(source),
@@ -221,7 +220,7 @@ def embed(
         "pixel_range": pixels and pixels.pixel_range,
         "dataset": dataset.name,
         "split": dataset.eval_split,
-        "data_digest": digest_data(data) + _digest_paths(data),
+        "data_digest": origin.pop("data_digest") + _digest_paths(data),
         "num_images": num_images,
         "class_names": dataset.class_names,
         "has_several_labels": (
@@ -230,7 +229,7 @@ def embed(
         ),
         "directory": os.getcwd(),
         "data_dir": data_dir,
-        "origin": describe_origin(data),
+        "origin": origin,
     }
     with RunFolder(folder).claimed("out"):
         writer = EmbeddingWriter(folder, description)
@@ -434,17 +433,17 @@ def embed_files(
             f"digest {described['model_digest']}. Received: {source} with the "
             f"digest {digest}"
         )
-    images = [
-        load_image(
+    encoder = make_encoder(model, described["vector"])
+    found = []
+    for path in paths:
+        image = load_image(
             path,
             tuple(described["image_shape"]),
             described["preprocess"],
             described["pixel_range"],
         )
-        for path in paths
-    ]
-    encoder = make_encoder(model, described["vector"])
-    return encoder.predict(np.stack(images), verbose=0).reshape(len(paths), -1)
+        found.append(encoder.predict_on_batch(image[None]).reshape(-1))
+    return np.stack(found)
 
 
 def read_pictures(
@@ -475,24 +474,23 @@ def read_pictures(
             )
             drawn = dict(zip(rows, drawn))
         return {row: picture for row, picture in drawn.items() if picture}
-    several = described["has_several_labels"]
     dataset = open_dataset(
         described["dataset"],
         described["data_dir"],
         eval_split=described["split"],
-        labels=LabelOptions("several") if several else AUTO,
     )
-    wanted = {(embeddings.splits[x], embeddings.paths[x]): x for x in rows}
-    found = {}
-    for split, *_ in dataset.ranges(described["split"]):
-        for name, _, encoded in read_files(dataset, split):
-            row = wanted.get((split, name))
-            if row is not None and (
-                picture := _draw(embeddings, encoded, side)
-            ):
-                found[row] = picture
-            if len(found) == len(rows):
-                return found
+    ranges = dataset.ranges(described["split"])
+    found, start = {}, 0
+    for shard in embeddings.shards:
+        end = start + shard.rows
+        wanted = {embeddings.paths[x]: x for x in rows if start <= x < end}
+        start = end
+        if not wanted:
+            continue
+        part = take_ranges(ranges, shard.first, shard.last)
+        for name, _, encoded in read_files(dataset, format_ranges(part)):
+            if name in wanted and (picture := _draw(embeddings, encoded, side)):
+                found[wanted[name]] = picture
     return found
 
 

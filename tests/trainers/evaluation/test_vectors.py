@@ -18,6 +18,7 @@ from tests.tiny import make
 from tests.trainers.made import write_photos
 from trainers.data.datasets import ALL_SPLITS, open_dataset
 from trainers.data.decoding import DataError
+from trainers.data.readers.image_files import ImageFiles
 from trainers.evaluation import embeddings as embedding_files
 from trainers.evaluation.embeddings import (
     MANIFEST,
@@ -185,6 +186,25 @@ def test_several_labels_are_lists(source, photos, tmp_path):
     found = open_embeddings(tmp_path / "out")
     labels = dict(zip(found.paths, found.labels))
     assert [labels[x] for x in (path, *others)] == [["cat", "dog"], [], ["dog"]]
+
+
+class Alternatives(ImageFiles):
+    """Gives each image the classes up to its own, all of them right."""
+
+    def read(self, ranges):
+        rows = super().read(ranges)
+        return rows.map(lambda path, n, name: (path, tf.range(n + 1), name))
+
+
+def test_several_right_classes_are_lists(source, photos, tmp_path):
+    reader = Alternatives(photos.class_names, photos.reader.files)
+    dataset = dataclasses.replace(photos, reader=reader)
+    embed(source, dataset, tmp_path, batch_size=5)
+    found = open_embeddings(tmp_path)
+    assert [x[-1] for x in found.labels] == [
+        path.split("/")[-2] for path in found.paths
+    ]
+    assert {len(label) for label in found.labels} == {1, 2}
 
 
 class Killed(BaseException):
