@@ -36,6 +36,11 @@ from trainers.training.run_folder import list_changes
 MANIFEST = "manifest.json"
 FORM = 1  # Of the manifest.
 DTYPES = {"float32": pa.float32(), "float16": pa.float16()}
+# Those that are needed to read the vectors.
+ENTRIES = (
+    *("source", "directory", "vector", "dtype", "shape"),
+    *("num_images", "class_names", "has_several_labels"),
+)
 BLOCK_ROWS = 8192  # In memory at once.
 # What may differ when an interrupted command goes on.
 FREE_ENTRIES = ("source", "data_dir", "origin")
@@ -168,10 +173,12 @@ class EmbeddingWriter:
         self._write_manifest()
 
     def _check_same(self, there):
-        old, new = (
-            {k: v for k, v in x.items() if k not in FREE_ENTRIES}
-            for x in (there, json.loads(json.dumps(self._description)))
-        )
+        new = {
+            name: value
+            for name, value in json.loads(json.dumps(self._description)).items()
+            if name not in FREE_ENTRIES
+        }
+        old = {name: there.get(name) for name in new}
         if changed := list_changes(old, new):
             raise ValueError(
                 "`out` holds embeddings that were computed otherwise; choose "
@@ -201,7 +208,7 @@ def read_manifest(folder: Path) -> tuple[dict, list[Shard]]:
         starts = [0, *(shard.last for shard in shards)]
         if [shard.first for shard in shards] != starts[:-1]:
             raise ValueError("its shards do not follow each other")
-        for name in ("source", "dtype", "shape", "num_images", "vector"):
+        for name in ENTRIES:
             content[name]  # noqa: B018  A KeyError names what is missing.
         return content, shards
 

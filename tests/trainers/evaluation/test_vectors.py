@@ -424,9 +424,11 @@ def test_a_second_command_is_refused(source, photos, tmp_path):
 
 def test_a_writer_of_nothing_leaves_a_manifest(tmp_path):
     description = {
-        **dict.fromkeys(("source", "vector"), ""),
+        **dict.fromkeys(("source", "vector", "directory"), ""),
         **{"dtype": "float32", "shape": [3], "num_images": 2},
-        "has_several_labels": False,
+        **{"has_several_labels": False, "class_names": []},
     }
     assert EmbeddingWriter(tmp_path / "new", description).position == 0
     assert (tmp_path / "new" / MANIFEST).exists()
+    with pytest.raises(ValueError, match="`out`.*shape: .3. there, .4. here"):
+        EmbeddingWriter(tmp_path / "new", {**description, "shape": [4]})
