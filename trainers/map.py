@@ -12,6 +12,8 @@ if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
 
     begin("trainers.map")
 
+import os
+
 import numpy as np
 from absl import flags
 
@@ -50,7 +52,9 @@ def main(arguments):
         points = METHODS[FLAGS.method](embeddings, rows)
         pictures = read_pictures(embeddings, rows, TILE_SIDE)
         part = f"{len(rows):,} of " if len(rows) < len(embeddings) else ""
-        source = embeddings.description["source"]
+        (source,) = embeddings.description["source"].values()
+        if os.path.exists(source):  # The page may be for others.
+            source = os.path.basename(source)
         write_map(
             page,
             points,
@@ -63,7 +67,7 @@ def main(arguments):
             },
             summary=(
                 f"{part}{len(embeddings):,} pictures, vectors of "
-                f"{next(iter(source.values()))}, {FLAGS.method.upper()}."
+                f"{source}, {FLAGS.method.upper()}."
             ),
         )
         print(f"Page: {page}, {page.stat().st_size / 1e6:.1f} MB")
