@@ -27,6 +27,7 @@ from trainers.data.inspection import (
     to_colours,
 )
 from trainers.data.pixels import PixelOptions
+from trainers.data.readers.folder import UNLABELLED
 from trainers.data.readers.image_files import ImageFiles
 from trainers.data.readers.image_paths import (
     leave_out_unreadable,
@@ -208,6 +209,9 @@ def embed(
     num_images = dataset.num_examples(dataset.eval_split)
     data = dataclasses.replace(dataset, train_split=None)
     origin = describe_origin(data)
+    class_names = dataset.class_names
+    if class_names == [UNLABELLED]:
+        class_names = []
     pixels = getattr(dataset.reader, "pixels", None)
     description = {
         "source": describe_source(source),
@@ -222,7 +226,7 @@ def embed(
         "split": dataset.eval_split,
         "data_digest": origin.pop("data_digest") + _digest_paths(data),
         "num_images": num_images,
-        "class_names": dataset.class_names,
+        "class_names": class_names,
         "has_several_labels": (
             dataset.has_several_labels
             or dataset.has_several_classes(dataset.eval_split)
@@ -258,7 +262,7 @@ def embed(
                     writer,
                     dataset,
                     _label_writer(
-                        dataset.class_names, description["has_several_labels"]
+                        class_names, description["has_several_labels"]
                     ),
                     shard_rows,
                     bar,
@@ -384,7 +388,8 @@ def _label_writer(class_names, has_several):
     """Return the function from labels as numbers to those of a shard."""
 
     def name(number):
-        return class_names[number] if number >= 0 else None
+        is_known = 0 <= number < len(class_names)
+        return class_names[number] if is_known else None
 
     def name_several(label):
         label = np.asarray(label)

@@ -188,6 +188,16 @@ def test_several_labels_are_lists(source, photos, tmp_path):
     assert [labels[x] for x in (path, *others)] == [["cat", "dog"], [], ["dog"]]
 
 
+def test_images_without_labels_have_none(source, photos, tmp_path):
+    path = photos.name.removeprefix("folder:")
+    dataset = open_dataset(f"images:{path}", eval_split=ALL_SPLITS)
+    embed(source, dataset, tmp_path)
+    found = open_embeddings(tmp_path)
+    assert found.labels == [None] * 12
+    assert found.description["class_names"] == []
+    assert {*found.splits} == {"train", "test"}
+
+
 class Alternatives(ImageFiles):
     """Gives each image the classes up to its own, all of them right."""
 
