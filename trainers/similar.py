@@ -16,6 +16,7 @@ import csv
 import sys
 from collections.abc import Sequence
 
+import numpy as np
 from absl import flags
 
 from trainers.commands import run_main, stop_at_once, user_errors
@@ -54,7 +55,7 @@ def main(arguments):
         page = FLAGS.out and page_path(FLAGS.out)
         embeddings = open_embeddings(folder)
         if words:
-            found = find_similar(embeddings, expand_folders(words), FLAGS.top)
+            found = find_photos(embeddings, expand_folders(words), FLAGS.top)
         else:
             found = find_groups(embeddings, FLAGS.duplicates)
         show(found, embeddings, FLAGS.format)
@@ -75,24 +76,53 @@ def main(arguments):
             print(f"Page: {page}", file=sys.stderr)
 
 
-def find_similar(
+def find_photos(
     embeddings: Embeddings, paths: Sequence[str], top: int
 ) -> list[Found]:
     """Return the images that are most similar to those of files.
-
-    What else can be a vector, such as a text, is found in the same way.
 
     Args:
         embeddings: The images to search.
         paths: Image files.
         top: Number of images for each.
     """
+    pictures = [draw_file(embeddings, path) for path in paths]
     queries = embed_files(embeddings, paths)
+    titles = [printable(path) for path in paths]
+    return find_vectors(embeddings, queries, titles, top, pictures)
+
+
+def find_vectors(
+    embeddings: Embeddings,
+    queries: np.ndarray,
+    titles: Sequence[str],
+    top: int,
+    pictures: Sequence[bytes | None] | None = None,
+) -> list[Found]:
+    """Return the images whose vectors have the largest cosines to others.
+
+    Shapes:
+        queries: (Q, D), such as the vectors of photos, or of texts by the
+            text tower of the model.
+
+    Args:
+        embeddings: The images to search.
+        queries: The vectors to compare with.
+        titles: What each of them is of.
+        top: Number of images for each.
+        pictures: A JPEG of each, or None; None if they are of no pictures.
+
+    Raises:
+        ValueError: If the vectors are not as wide as those of the images.
+    """
+    if queries.shape != (len(titles), embeddings.width):
+        raise ValueError(
+            f"`queries` must have {embeddings.width} numbers for each title. "
+            f"Received: shape={queries.shape}, {len(titles)} titles"
+        )
+    pictures = pictures or [None] * len(titles)
     nearest = find_nearest(embeddings.blocks(), queries, top)
-    return [
-        Found(printable(path), draw_file(embeddings, path), images)
-        for path, images in zip(paths, nearest)
-    ]
+    return [Found(*row) for row in zip(titles, pictures, nearest)]
 
 
 def find_groups(embeddings: Embeddings, least: float) -> list[Found]:
