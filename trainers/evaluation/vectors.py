@@ -62,7 +62,8 @@ def make_encoder(model: keras.Model, vector: str = "pooled") -> keras.Model:
     Both models share their layers.
 
     Shapes:
-        The model returns (B, D), of `grid` (B, h, w, D), float32.
+        The model returns (B, D), of `grid` (B, h, w, D), float32; what a
+        distilled head reads is (B, 2, D).
 
     Args:
         model: A model whose images have a fixed size.
@@ -84,7 +85,9 @@ def make_encoder(model: keras.Model, vector: str = "pooled") -> keras.Model:
     """
     if vector == "pooled":
         encoder = without_head(model)
-        if len(encoder.output_shape) != 2:
+        # A distilled head reads two tokens.
+        pooling = getattr(getattr(model, "config", None), "pooling", None)
+        if len(encoder.output_shape) != 2 and pooling != "distilled":
             raise ValueError(
                 "`vector` must be token, mean or grid for a model without "
                 "pooling. Received: vector='pooled', "

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_vit.models.features import without_head
 from tests import commands, pictures
-from tests.tiny import make
+from tests.tiny import LATER_KINDS, make
 from tests.trainers.made import write_photos
 from trainers.data.datasets import ALL_SPLITS, open_dataset
 from trainers.data.decoding import DataError
@@ -394,6 +394,11 @@ def test_damage_is_found_at_the_door(copied, damage, message):
 def test_unknown_vectors_are_refused(source, vector):
     with pytest.raises(ValueError, match="`vector`"):
         make_encoder(source.load_model(), vector)
+
+
+def test_a_distilled_head_reads_two_tokens():
+    model = make(**LATER_KINDS["deit"])
+    assert make_encoder(model).output_shape == (None, 2, 24)
 
 
 def test_vectors_that_a_model_lacks_are_refused():
