@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_vit.models.features import without_head
 from tests import commands, pictures
-from tests.tiny import LATER_KINDS, make
+from tests.tiny import LATER_KINDS, make, noise
 from tests.trainers.made import write_photos
 from trainers.data.datasets import ALL_SPLITS, open_dataset
 from trainers.data.decoding import DataError
@@ -113,6 +113,15 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("vector", EXPECTED)
+def test_each_vector_is_what_it_says(source, vector):
+    model, images = source.load_model(), noise(2, 32, 32, 3)
+    found = make_encoder(model, vector)(images)
+    expected = EXPECTED[vector](model, images)
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, EXACT, EXACT)
+
+
+@pytest.mark.parametrize("vector", ["pooled", "block:1,0:grid"])
 def test_vectors_are_those_of_the_model(source, odd, tmp_path, vector):
     """Of odd files, in batches of which the last one is shorter."""
     paths = expand_folders([str(odd)])
