@@ -422,7 +422,7 @@ def define_predict_flags():
 
 
 def define_embed_flags():
-    """Define the flags of this command."""
+    """Define the flags of trainers.embed."""
     flags.DEFINE_string("run_dir", None, "Folder of the run.")
     flags.DEFINE_string(
         "model",
@@ -445,9 +445,10 @@ def define_embed_flags():
     flags.DEFINE_string(
         "vector",
         "pooled",
-        "Which vector of an image: pooled, the input of the head; token, the "
-        "class token; mean, that of the patches; grid, all patches; or the "
-        "mean after a block, as block:3, or of several, as block:3,7. "
+        "Which vector of an image: pooled, the input of the head; output, what "
+        "the model returns, for texts; token, the class token; "
+        "mean, that of the patches; grid, all patches; or the mean after a "
+        "block, as block:3, or of several, as block:3,7. "
         "block:3:token and block:3:grid are other parts.",
     )
     define_choice(
@@ -472,9 +473,15 @@ def define_page_flag():
 
 
 def define_similar_flags():
-    """Define the flags of this command."""
+    """Define the flags of trainers.similar."""
     flags.DEFINE_integer(
-        "top", 10, "Number of images to find for each photo.", lower_bound=1
+        "top", 10, "Number of images to find for each of them.", lower_bound=1
+    )
+    flags.DEFINE_multi_string(
+        "text",
+        None,
+        "A text to search for in place of photos, for embeddings by "
+        "--vector=output of a model of images and texts; may be repeated.",
     )
     flags.DEFINE_float(
         "duplicates",
@@ -492,7 +499,7 @@ def define_similar_flags():
 
 
 def define_check_labels_flags():
-    """Define the flags of this command."""
+    """Define the flags of trainers.check_labels."""
     flags.DEFINE_string(
         "out",
         None,
@@ -509,7 +516,7 @@ def define_check_labels_flags():
 
 
 def define_map_flags():
-    """Define the flags of this command."""
+    """Define the flags of trainers.map."""
     define_page_flag()
     flags.mark_flag_as_required("out")
     define_choice(

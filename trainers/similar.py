@@ -1,9 +1,10 @@
-"""Find the images that are most similar to photos, or to one another.
+"""Find the images that are most similar to photos, texts or one another.
 
 EMBEDDINGS is a folder that trainers.embed wrote.
 
 Example:
     python -m trainers.similar EMBEDDINGS PHOTO... --out=similar.html
+    python -m trainers.similar EMBEDDINGS --text="a red flower"
     python -m trainers.similar EMBEDDINGS --duplicates=0.95
 """
 
@@ -35,6 +36,7 @@ from trainers.evaluation.similarity import (
 from trainers.evaluation.vectors import (
     draw_file,
     embed_files,
+    embed_texts,
     read_pictures,
 )
 from trainers.pages import page_path
@@ -46,16 +48,20 @@ def main(arguments):
     """Run the command."""
     with stop_at_once("Stopped."), user_errors():
         folder, *words = arguments[1:] or [None]
-        if folder is None or bool(words) == (FLAGS.duplicates is not None):
+        asked = bool(words), bool(FLAGS.text), FLAGS.duplicates is not None
+        if folder is None or sum(asked) != 1:
             raise ValueError(
-                "Pass a folder of embeddings, and either photos or "
+                "Pass a folder of embeddings, and either photos, --text or "
                 f"--duplicates. Received: {' '.join(arguments[1:])!r}, "
-                f"duplicates={FLAGS.duplicates}"
+                f"text={FLAGS.text!r}, duplicates={FLAGS.duplicates}"
             )
         page = FLAGS.out and page_path(FLAGS.out)
         embeddings = open_embeddings(folder)
         if words:
             found = find_photos(embeddings, expand_folders(words), FLAGS.top)
+        elif FLAGS.text:
+            queries = embed_texts(embeddings, FLAGS.text)
+            found = find_vectors(embeddings, queries, FLAGS.text, FLAGS.top)
         else:
             found = find_groups(embeddings, FLAGS.duplicates)
         show(found, embeddings, FLAGS.format)

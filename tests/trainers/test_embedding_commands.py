@@ -94,6 +94,7 @@ def test_a_map_of_some_of_the_images(folder):
     [
         (["similar", "photos", "a.png"], "`embeddings`"),
         (["similar", "vectors", "a.png", "--duplicates=0.9"], "either photos"),
+        (["similar", "vectors", "--text=a cat"], "--vector=output"),
         (["map", "vectors", "--out=map.png"], "`out`"),
         (["embed", "--out=x", "--model=m", "--dataset=d", "photos"], "dataset"),
     ],

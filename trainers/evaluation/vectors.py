@@ -16,6 +16,7 @@ from keras_vit.models.features import without_head
 from keras_vit.models.vit import block_indices, check_vision_transformer
 from keras_vit.progress import ProgressBar
 from keras_vit.tables import guess
+from keras_vit.texts import load_text_encoder
 from trainers.data.batches import read_images
 from trainers.data.datasets import ImageDataset, open_dataset
 from trainers.data.decoding import BadExamples, decode_file
@@ -51,8 +52,8 @@ SHARD_ROWS = 4096
 FILES = "files"  # The data set, and its split, of files without one.
 KINDS = ("token", "mean", "grid")
 VECTORS = (
-    "pooled, token, mean, grid, or block:N with a number from 0, of which "
-    "block:N:token and block:N:grid are other parts"
+    "pooled, output, token, mean, grid, or block:N with a number from 0, of "
+    "which block:N:token and block:N:grid are other parts"
 )
 
 
@@ -68,12 +69,14 @@ def make_encoder(model: keras.Model, vector: str = "pooled") -> keras.Model:
     Args:
         model: A model whose images have a fixed size.
         vector: Which vector: `pooled`, the input of the head, of any model
-            with one; of a VisionTransformer `token`, the class token, `mean`,
-            that of the patches, and `grid`, all patches, each after the last
-            norm. `block:N` is the mean of the patches after block N, from 0
-            or, negative, from the end; `block:N:token` and `block:N:grid` are
-            the others after that block. Several numbers, as in `block:3,7`,
-            join their vectors.
+            with one; `output`, what the model returns, with which texts are
+            compared if it is the image tower of CLIP or SigLIP; of a
+            VisionTransformer `token`, the class token, `mean`, that of the
+            patches, and `grid`, all patches, each after the last norm.
+            `block:N` is the mean of the patches after block N, from 0 or,
+            negative, from the end; `block:N:token` and `block:N:grid` are the
+            others after that block. Several numbers, as in `block:3,7`, join
+            their vectors.
 
     Raises:
         ValueError: If there is no such vector, or the model does not have it.
@@ -94,6 +97,14 @@ def make_encoder(model: keras.Model, vector: str = "pooled") -> keras.Model:
                 f"output_shape={encoder.output_shape}"
             )
         (outputs,) = encoder.outputs
+    elif vector == "output":
+        (outputs,) = model.outputs
+        if len(outputs.shape) != 2:
+            raise ValueError(
+                "`vector` must be token, mean or grid for a model without "
+                "pooling. Received: vector='output', "
+                f"output_shape={model.output_shape}"
+            )
     else:
         outputs = _join_blocks(model, *parse_vector(vector), vector)
     if keras.backend.standardize_dtype(outputs.dtype) != "float32":
@@ -114,7 +125,7 @@ def parse_vector(vector: str) -> tuple[str, list[int]]:
     if kind not in KINDS:
         raise ValueError(
             f"`vector` must be {VECTORS}. Received: vector={vector!r}"
-            f"{guess(vector, ('pooled', *KINDS))}"
+            f"{guess(vector, ('pooled', 'output', *KINDS))}"
         )
     return kind, [int(number) for number in found[1].split(",")]
 
@@ -412,6 +423,55 @@ def open_source_of(embeddings: Embeddings) -> RunFolder | NamedModel:
     return NamedModel(described["source"]["model"], is_grey)
 
 
+def load_model_of(
+    embeddings: Embeddings, source: RunFolder | NamedModel | None = None
+) -> keras.Model:
+    """Return the model that computed embeddings.
+
+    Args:
+        embeddings: The embeddings.
+        source: Their model; None for the one that the manifest names.
+
+    Raises:
+        ValueError: If it is another one.
+    """
+    source = source or open_source_of(embeddings)
+    model = source.load_model()
+    digest, wanted = digest_model(model), embeddings.description["model_digest"]
+    if digest != wanted:
+        raise ValueError(
+            "`model` must be the one that computed the embeddings, with the "
+            f"digest {wanted}. Received: {source} with the digest {digest}"
+        )
+    return model
+
+
+def embed_texts(embeddings: Embeddings, texts: Sequence[str]) -> np.ndarray:
+    """Return the vectors of texts, to compare with embeddings of images.
+
+    Shapes:
+        returns: (N, D), float32, of length 1.
+
+    Args:
+        embeddings: The outputs of the image tower of a model that has a text
+            tower, too.
+        texts: The texts.
+
+    Raises:
+        ValueError: If they are others, or the model is another one.
+    """
+    described = embeddings.description
+    if described["vector"] != "output" or "model" not in described["source"]:
+        found = {**described["source"], "vector": described["vector"]}
+        raise ValueError(
+            "`text` needs embeddings by --vector=output of a --model of images "
+            "and texts, such as hf://openai/clip-vit-base-patch32. Received: "
+            + ", ".join(f"{name}={value!r}" for name, value in found.items())
+        )
+    load_model_of(embeddings)  # A file may have changed.
+    return load_text_encoder(described["source"]["model"])(texts)
+
+
 def embed_files(
     embeddings: Embeddings,
     paths: Sequence[str],
@@ -432,15 +492,7 @@ def embed_files(
         OSError: If a file cannot be read.
     """
     described = embeddings.description
-    source = source or open_source_of(embeddings)
-    model = source.load_model()
-    digest = digest_model(model)
-    if digest != described["model_digest"]:
-        raise ValueError(
-            "`model` must be the one that computed the embeddings, with the "
-            f"digest {described['model_digest']}. Received: {source} with the "
-            f"digest {digest}"
-        )
+    model = load_model_of(embeddings, source)
     encoder = make_encoder(model, described["vector"])
     found = []
     for path in paths:

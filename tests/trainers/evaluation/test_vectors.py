@@ -13,7 +13,9 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.models.features import without_head
+from keras_vit.texts import load_text_encoder, zero_shot
 from tests import commands, pictures
+from tests.golden import FOLDER as GOLDEN
 from tests.tiny import LATER_KINDS, make, noise
 from tests.trainers.made import write_photos
 from trainers.data.datasets import ALL_SPLITS, open_dataset
@@ -30,10 +32,11 @@ from trainers.evaluation.predictions import load_image
 from trainers.evaluation.vectors import (
     embed,
     embed_files,
+    embed_texts,
     make_encoder,
     open_files,
 )
-from trainers.paths import ContentError
+from trainers.paths import ContentError, as_path
 from trainers.training.run_folder import NamedModel
 
 # JAX computes an image alone as it is written, and a batch as it compiles it.
@@ -456,3 +459,25 @@ def test_a_writer_of_nothing_leaves_a_manifest(tmp_path):
     assert (tmp_path / "new" / MANIFEST).exists()
     with pytest.raises(ValueError, match="`out`.*shape: .3. there, .4. here"):
         EmbeddingWriter(tmp_path / "new", {**description, "shape": [4]})
+
+
+def test_texts_are_as_near_to_images_as_zero_shot_says(odd, tmp_path):
+    """With the scale and the bias that the model learned, they are logits."""
+    tower, texts = str(GOLDEN / "towers/siglip"), ["a cat", "dogs, two"]
+    source = NamedModel(tower)
+    paths = [str(odd / name) for name in ("grey.jpg", "wide.png", "turned.tif")]
+    for vector in ("output", "pooled"):
+        data = open_files(paths, source)
+        embed(source, data, as_path(tmp_path / vector), vector=vector)
+    found = open_embeddings(tmp_path / "output")
+    cosines = found.vectors(unit=True) @ embed_texts(found, texts).T
+    model = zero_shot(tower, texts, ["{}"]).with_classifier_activation(None)
+    shape = model.input_shape[1:]
+    images = [load_image(path, shape, source.preprocess) for path in paths]
+    logits = keras.ops.convert_to_numpy(model(np.stack(images)))
+    text = load_text_encoder(tower).model.config
+    np.testing.assert_allclose(
+        cosines * text.logit_scale + text.logit_bias, logits, atol=1e-4
+    )
+    with pytest.raises(ValueError, match="`text` needs.*vector='pooled'"):
+        embed_texts(open_embeddings(tmp_path / "pooled"), texts)
