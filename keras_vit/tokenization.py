@@ -195,7 +195,7 @@ def _load(name):
 
 def _word(settings, name, default=None):
     """Return a token in the files of transformers, a text or a description."""
-    word = settings.get(name, default)
+    word = settings.get(name) or default  # It may be null.
     return word.get("content") if isinstance(word, dict) else word
 
 
@@ -237,11 +237,11 @@ def _read_tokenizers(
             ],
         )
     inner.enable_truncation(context_length)
-    if filling and "pad_token" not in settings:
+    if filling and not settings.get("pad_token"):
         fill = filling["pad_id"]
     else:
         fill = find("pad_token", FILLS.get(kind))
-    side = settings.get("padding_side", filling.get("direction"))
+    side = settings.get("padding_side") or filling.get("direction")
     side = side or ("left" if kind in LEFT else "right")
     stripped = find("sep_token") if strips else None
 
