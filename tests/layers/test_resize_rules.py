@@ -207,14 +207,6 @@ def test_the_inverse_of_a_patch_resize_by_hand():
 # ------------------------------------------------------------- position tables
 
 
-@pytest.mark.parametrize("new", [(1, 1), (2, 9), (5, 3), (7, 7), (24, 20)])
-def test_official_is_what_the_layer_does(new):
-    table = noise(3, 5, 4)
-    expected = to_numpy(resize_position_grid(table, new)).reshape(-1, 4)
-    actual = resize_positions(table.reshape(-1, 4), (3, 5), new, "official")
-    np.testing.assert_allclose(actual, expected, atol=1e-6)
-
-
 @each_rule
 @pytest.mark.parametrize("new", [(3, 3), (5, 2), (4, 6)])
 def test_positions_are_resized_along_rows_and_columns(method, new):
