@@ -40,6 +40,8 @@ def test_losses_and_hits_are_those_of_numpy(target):
 def test_without_corruption_the_tokens_are_those_of_the_encoder(kind):
     choices = {**LATER_KINDS.get(kind, {}), "pooling": "none"}
     choices["use_pooling_norm"] = False
+    # Neither is a part of the tokens.
+    choices |= {"representation": "tanh", "representation_size": None}
     model = make(**choices)
     model.get_layer("corruption").call = lambda tokens, order: tokens
     images = noise(2, 32, 32, 3)

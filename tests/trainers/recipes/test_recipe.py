@@ -9,7 +9,7 @@ import pytest
 from trainers.recipes.flags import flag_fields, repeat_flags
 from trainers.recipes.recipe import Recipe
 from trainers.recipes.recipes import RECIPES
-from trainers.train import choose_recipe
+from trainers.train import recipe_of_command
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_a_run_alone_is_told_the_command_that_goes_on(trained, monkeypatch):
     monkeypatch.setattr("trainers.train.recipe_flags.recipe_from_flags", refuse)
     fault = f"go on with a run.*keras-vit train --run_dir={trained} --recipe="
     with pytest.raises(ValueError, match=fault):
-        choose_recipe()
+        recipe_of_command()
     values = {"run_dir": str(trained / "absent"), "recipe": None}
     monkeypatch.setattr("trainers.train.FLAGS", type("F", (), values))
     with pytest.raises(ValueError, match="unless$"):
-        choose_recipe()
+        recipe_of_command()
