@@ -373,8 +373,10 @@ class JaxUpdate:
         gradients, is_finite = update.unscale(gradients, factor)
         if scale:
             scale = update.loss_scale.next(*scale, is_finite)
+        if update.clip_norm is not None:
+            gradients = clip_by_norm(gradients, update.clip_norm)
         weights, slots, iterations = update.optimizer.next(
-            weights, slots, iterations, update.clip(gradients), is_finite
+            weights, slots, iterations, gradients, is_finite
         )
         return (weights, states, slots, iterations, scale), measured
 
@@ -437,6 +439,16 @@ def wait_for_older(results: list):
     the devices. So there are two of them: one is computed, one comes next.
     """
     jax.block_until_ready(results[-2:-1])
+
+
+def clip_by_norm(gradients: list, largest: float) -> list:
+    """Return gradients whose global norm is at most `largest`.
+
+    As those of `tf.clip_by_global_norm`, they are NaN if it is not finite.
+    """
+    norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in gradients))
+    factor = largest * jnp.minimum(1.0 / norm, 1.0 / largest) + (norm - norm)
+    return [gradient * factor for gradient in gradients]
 
 
 class JaxState:

@@ -219,7 +219,9 @@ class TensorFlowUpdate:
             old = [tf.convert_to_tensor(variable) for variable in variables]
             new = update.loss_scale.next(*old, is_finite)
             assign_on_replicas(variables, new)
-        update.optimizer.apply(update.clip(gradients), is_finite)
+        if update.clip_norm is not None:
+            gradients, _ = tf.clip_by_global_norm(gradients, update.clip_norm)
+        update.optimizer.apply(gradients, is_finite)
         if changed:  # The statistics of batch normalisations.
             variables = [others[index].value for index in changed]
             values = [tf.cast(new, tf.float32) for new in changed.values()]

@@ -200,18 +200,6 @@ class Update:
         finite = [ops.all(ops.isfinite(gradient)) for gradient in gradients]
         return gradients, ops.all(ops.stack(finite))
 
-    def clip(self, gradients: Sequence) -> list:
-        """Return gradients whose global norm is at most `clip_norm`.
-
-        They are NaN if their norm is not finite, and so is the next loss.
-        """
-        if self.clip_norm is None:
-            return list(gradients)
-        squares = [ops.sum(ops.square(gradient)) for gradient in gradients]
-        norm = ops.sqrt(sum(squares))
-        factor = ops.minimum(self.clip_norm / norm, 1.0) + (norm - norm)
-        return [gradient * factor for gradient in gradients]
-
     def find_changed(self, states: Sequence, new_states: Sequence) -> dict:
         """Return the states that a call has changed, by their index.
 
