@@ -357,7 +357,9 @@ def test_an_int8_file_of_other_weights_is_found_out(
     other = make_model(depth=1)
     other.get_layer("predictions").bias.assign(np.arange(7) / 10)
     monkeypatch.setattr(
-        tflite, "to_tflite", lambda model, *args: to_tflite(other, *args)
+        tflite,
+        "to_tflite",
+        lambda model, *a, **rest: to_tflite(other, *a, **rest),
     )
     with pytest.raises(DisagreementError, match="differ"):
         export(shallow, tmp_path / "x.tflite", images, "dynamic_int8")
