@@ -71,6 +71,24 @@ def make_parents(path: pathlib.Path):
     path.parent.mkdir(parents=True, exist_ok=True)
 
 
+def check_writable(folder: pathlib.Path, argument: str):
+    """Raise an OSError if no file can be written to a folder.
+
+    Args:
+        folder: The folder, which need not exist.
+        argument: Name of the argument with the folder, for the error.
+    """
+    folder = folder.absolute()
+    there = next(x for x in (folder, *folder.parents) if x.exists())
+    try:
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:
+        raise OSError(
+            f"`{argument}` must be a folder that can be written. "
+            f"Received: {there}: {error.strerror}"
+        ) from None
+
+
 def check_parents(path: pathlib.Path):
     """Raise a NotADirectoryError if a file is where a folder must be.
 

@@ -107,14 +107,7 @@ def check_writable(path: Path, argument: str):
     """
     if isinstance(path, RemotePath):
         return
-    place = _existing_part(path)
-    try:
-        tempfile.TemporaryFile(dir=place).close()
-    except OSError as error:
-        raise OSError(
-            f"`{argument}` must be a folder that can be written. "
-            f"Received: {place}: {error.strerror}"
-        ) from None
+    files.check_writable(path, argument)
 
 
 @contextlib.contextmanager

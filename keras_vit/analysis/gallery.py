@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import pathlib
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ import numpy as np
 from keras_vit.analysis.inspection import Inspection, inspect_model
 from keras_vit.analysis.page import write_page
 from keras_vit.analysis.representations import representation_similarity
+from keras_vit.files import check_writable
 from keras_vit.models import VisionTransformer
 from keras_vit.preprocessing.description import Mode
 from keras_vit.progress import ProgressBar
@@ -73,15 +73,7 @@ def check_inputs(paths: Sequence[str], out_dir: str | os.PathLike):
     for path in paths:
         if not os.path.isfile(path):
             raise ValueError(f"There is no image file {path!r}.")
-    place = local_folder(out_dir).absolute()
-    while not place.exists():
-        place = place.parent
-    try:
-        tempfile.TemporaryFile(dir=place).close()
-    except OSError:
-        raise OSError(
-            f"--out must be a folder to write to, not {out_dir}."
-        ) from None
+    check_writable(local_folder(out_dir), "out")
 
 
 def local_folder(out_dir: str | os.PathLike) -> pathlib.Path:

@@ -30,7 +30,7 @@ from keras_vit.export.contract import (
 )
 from keras_vit.export.formats import FORMATS, find_format
 from keras_vit.export.latency import Latency, measure_latency, started
-from keras_vit.files import draft_folder
+from keras_vit.files import check_writable, draft_folder
 from keras_vit.models.tuning import without_lora
 from keras_vit.serving.tf_serving import MODELS_CONFIG
 from keras_vit.tables import format_table, pick
@@ -402,14 +402,7 @@ def check_destination(
             f"{MODELS_CONFIG}. Give another one, such as name={example!r} or, "
             f"in the command, --name={example}. Received: name={name!r}"
         )
-    folder = next(p for p in (export_dir, *export_dir.parents) if p.exists())
-    try:
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise OSError(
-            "`export_dir` must be a folder that can be written. "
-            f"Received: {folder}: {error.strerror}"
-        ) from None
+    check_writable(export_dir, "export_dir")
     taken = {
         int(path.name)
         for path in export_dir.glob(f"*/{name}/*")

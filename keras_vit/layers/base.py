@@ -179,6 +179,18 @@ def policy_at(policy, path: str):
     return policy[path] if isinstance(policy, DTypePolicyMap) else policy
 
 
+def wide_policy_at(policy, path: str):
+    """Return the entry of `policy` for the last layer of a model.
+
+    Under mixed precision it computes in float32, so that the softmax of a loss
+    or of a serving client has full precision.
+    """
+    found = policy_at(policy, path)
+    if getattr(found, "quantization_mode", None) is not None:
+        return found
+    return wide(keras.dtype_policies.get(found).compute_dtype)
+
+
 def is_quantized(model) -> bool:
     """Return whether any layer of `model` was quantised by Keras."""
     return any(layer.quantization_mode for layer in model._flatten_layers())

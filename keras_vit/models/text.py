@@ -13,8 +13,7 @@ from keras_vit.layers.base import (
     InnerLayers,
     Layer,
     nested_dtype_policy,
-    policy_at,
-    wide,
+    wide_policy_at,
 )
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.mlp import ACTIVATIONS
@@ -282,13 +281,10 @@ def _connect_layers(config, tokens, policy):
     x = pooling(x, tokens)  # (B, width)
     if not config.output_size:
         return x
-    kind = policy_at(policy, "projection")
-    if getattr(kind, "quantization_mode", None) is None:
-        kind = wide(keras.dtype_policies.get(kind).compute_dtype)
     return inner(
         keras.layers.Dense,
         "projection",
         config.output_size,
         use_bias=config.use_output_bias,
-        dtype=kind,
+        dtype=wide_policy_at(policy, "projection"),
     )(x)

@@ -17,6 +17,7 @@ from keras_vit.layers.base import (
     nested_dtype_policy,
     policy_at,
     wide,
+    wide_policy_at,
 )
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.norms import NORMS, UnitNorm
@@ -126,12 +127,10 @@ def connect_layers(
         x = inner(UnitNorm, "unit_norm", dtype=kind)(x)
     if not config.num_classes:
         return x
-    policy = policy_at(dtype, "predictions")
-    if getattr(policy, "quantization_mode", None) is None:
-        # Under mixed precision, the logits are float32, so the softmax of a
-        # loss or of a serving client has full precision.
-        policy = wide(keras.dtype_policies.get(policy).compute_dtype)
-    options = {"activation": config.classifier_activation, "dtype": policy}
+    options = {
+        "activation": config.classifier_activation,
+        "dtype": wide_policy_at(dtype, "predictions"),
+    }
     head_class = getattr(POOLINGS[config.pooling], "head_class", None)
     if head_class:
         options["head_bias"] = config.head_bias

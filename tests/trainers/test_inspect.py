@@ -184,7 +184,7 @@ def test_what_does_not_fit_is_said_before_anything_runs(
         ({"compare": checkpoint}, "images of 3 channels"),
         ({"out_dir": a_file}, "a_file"),
         ({"out_dir": "gs://bucket/x"}, "`out` must be.*'gs://bucket/x'"),
-        ({"out_dir": "/proc/none"}, "--out must be a folder"),
+        ({"out_dir": "/proc/none"}, "`out` must be a folder that can be"),
     ):
         with pytest.raises((ValueError, OSError), match=words):
             inspect_run(**{"run_dir": run_dir, **arguments})
