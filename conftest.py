@@ -66,6 +66,7 @@ if keras.backend.backend() != "tensorflow":
         for name in (
             "analysis/test_callbacks",
             "analysis/test_gallery",
+            "analysis/test_map_page",
             "analysis/test_page",
             "analysis/test_page_in_browser",
             "analysis/test_plots",
