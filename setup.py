@@ -27,6 +27,8 @@ TRAIN = [
 # The wheels of pillow-heif, the better known package, are under the GPL.
 HEIC = ["pi-heif>=1"]
 UMAP = ["umap-learn>=0.5.7"]
+# Embeddings and predictions on many machines.
+CLUSTER = ["ray>=2.40"]
 PLOTS = ["matplotlib>=3.8", "Pillow>=10"]
 # Classes by name: the tokenizers of text towers.
 TEXT = ["ftfy>=6.1", "sentencepiece>=0.2", "tokenizers>=0.20"]
@@ -66,6 +68,7 @@ DOCS = [
 ]
 DEV = [
     *TRAIN,
+    *CLUSTER,
     *HEIC,
     *TEXT,
     *SERVING,
@@ -131,6 +134,7 @@ setup(
         "quantizer": QUANTIZER,
         "peers": PEERS,
         "umap": UMAP,
+        "cluster": CLUSTER,
         "docs": DOCS,
         "dev": DEV,
     },

@@ -76,8 +76,8 @@ def measure_memory(folder: pathlib.Path, count: int) -> list[list]:
     first = []
 
     class Noting(EmbeddingWriter):
-        def write(self, *arguments):
-            super().write(*arguments)
+        def add(self, shard):
+            super().add(shard)
             first.append((megabytes(), time.perf_counter()))
 
     vectors_module.EmbeddingWriter = Noting

@@ -379,6 +379,24 @@ def define_calibrate_flags():
     define_reading_flags()
 
 
+def define_ray_flags():
+    """Define the flags of commands that run on a cluster of Ray."""
+    flags.DEFINE_string(
+        "ray",
+        None,
+        "Compute on a cluster of Ray: auto on one of its machines, its "
+        "HOST:PORT, or local for workers on this machine. Default: in this "
+        "process.",
+    )
+    flags.DEFINE_integer(
+        "ray_workers",
+        0,
+        "Number of processes on the cluster. Default: one on each GPU or, "
+        "without any, on each machine.",
+        lower_bound=0,
+    )
+
+
 def define_predict_flags():
     """Define the flags of trainers.predict."""
     flags.DEFINE_string("run_dir", None, "Folder of the run.")
@@ -419,6 +437,7 @@ def define_predict_flags():
         "--dataset=csv:PATH reads when a person has corrected it.",
     )
     define_preprocess_flag()
+    define_ray_flags()
 
 
 def define_embed_flags():
@@ -463,6 +482,7 @@ def define_embed_flags():
     define_label_flags()
     define_preprocess_flag()
     define_reading_flags()
+    define_ray_flags()
 
 
 def define_page_flag():

@@ -1,12 +1,14 @@
 """Starting a command, its source flags, and ending it on errors and signals."""
 
 import contextlib
+import functools
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
+import keras
 import tensorflow as tf
 from absl import app, flags, logging
 
@@ -26,6 +28,7 @@ from trainers.data.pixels import PixelOptions
 from trainers.engine.checkpoints import CheckpointError
 from trainers.engine.cluster import WorkerConfig
 from trainers.engine.rendezvous import WorkerLostError, watched_service
+from trainers.evaluation.ray_workers import RayCluster
 from trainers.paths import ContentError, as_path
 from trainers.recipes.recipes import RECIPES
 from trainers.training.loop import Interrupted, NonFiniteLossError
@@ -125,6 +128,26 @@ def worker_config_from_flags(
     return WorkerConfig(
         values.workers, values.worker_index, values.tpu, values.start_timeout
     )
+
+
+def cluster_from_flags(
+    values: flags.FlagValues = flags.FLAGS,
+) -> RayCluster | None:
+    """Return the cluster of --ray, if any; accelerators are left to it."""
+    if values.ray is None:
+        if values.ray_workers:
+            raise ValueError(
+                "--ray_workers needs --ray, such as --ray=local. "
+                f"Received: ray_workers={values.ray_workers}"
+            )
+        return None
+    tf.config.set_visible_devices([], "GPU")
+    if keras.backend.backend() == "jax":
+        import jax
+
+        jax.config.update("jax_platforms", "cpu")
+    prepare = functools.partial(load_plugins, tuple(plugins.LOADED))
+    return RayCluster(values.ray, values.ray_workers, prepare)
 
 
 def run_main(main: Callable):

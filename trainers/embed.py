@@ -16,6 +16,7 @@ from absl import flags
 
 from keras_vit.tables import list_first
 from trainers.commands import (
+    cluster_from_flags,
     open_source,
     run_main,
     stop_at_once,
@@ -67,6 +68,7 @@ def open_images(words: list[str]):
 def main(arguments):
     """Run the command."""
     with stop_at_once("Stopped; the same command goes on."), user_errors():
+        cluster = cluster_from_flags()
         source, dataset = open_images(arguments[1:])
         recipe = source.load_recipe()
         folder = as_path(FLAGS.out)
@@ -81,6 +83,7 @@ def main(arguments):
             max_bad_examples=FLAGS.max_bad_examples,
             shard_rows=FLAGS.shard_rows,
             data_dir=FLAGS.data_dir or (recipe.data_dir if recipe else None),
+            cluster=cluster,
         )
         if unreadable:
             print(f"Left out, unreadable: {list_first(unreadable, 10)}")

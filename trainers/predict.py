@@ -17,7 +17,12 @@ import sys
 
 from absl import flags
 
-from trainers.commands import run_main, stop_at_once, user_errors
+from trainers.commands import (
+    cluster_from_flags,
+    run_main,
+    stop_at_once,
+    user_errors,
+)
 from trainers.evaluation.file_predictions import (
     OUTPUT_FORMS,
     expand_folders,
@@ -54,7 +59,12 @@ def main(arguments):
         if FLAGS.format == "table":  # As its first bytes say.
             sys.stdout.reconfigure(encoding="utf-8")
         rows = predict_each(
-            source, paths, FLAGS.top, FLAGS.preprocess, FLAGS.coverage
+            source,
+            paths,
+            FLAGS.top,
+            FLAGS.preprocess,
+            FLAGS.coverage,
+            cluster_from_flags(),
         )
         OUTPUT_FORMS[FLAGS.format](keep_faults(rows, faults), sys.stdout)
     for row in faults:

@@ -313,14 +313,15 @@ def eval_batches(
 
 def read_images(
     dataset: ImageDataset,
-    first: int = 0,
+    first: int,
+    last: int,
     *,
     image_size: tuple[int, int],
     batch_size: int,
     preprocess: str = "",
     bad_examples: BadExamples | None = None,
 ) -> tf.data.Dataset:
-    """Return the images of the evaluation split, also those without a label.
+    """Return images of the evaluation split, also those without a label.
 
     Shapes:
         yields images (B, H, W, C), floats in the range of `preprocess`; the
@@ -329,7 +330,8 @@ def read_images(
 
     Args:
         dataset: The data set to read.
-        first: Number of images of the split to leave out at its start.
+        first: Position in the split of the first image to read, from 0.
+        last: The position after the last one.
         image_size: (height, width) of the images in the batches, in pixels.
         batch_size: Number of images per batch.
         preprocess: See `parse_augmentation`. Default: the image is resized.
@@ -346,7 +348,7 @@ def read_images(
         return tf.ensure_shape(image, shape), label, is_good > 0, example[-1]
 
     ranges = dataset.ranges(dataset.eval_split)
-    ranges = take_ranges(ranges, first, count_examples(ranges))
+    ranges = take_ranges(ranges, first, last)
     return (
         dataset.reader.read(ranges)
         .enumerate(first)

@@ -7,6 +7,7 @@ the seed, the update and the part of the batch, not on the devices. Batch
 normalization uses the statistics of a whole part, over all devices.
 """
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -17,6 +18,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 
 import jax
@@ -183,10 +185,7 @@ class JaxEngine(Engine):
 
     def part_from_all(self):
         super().part_from_all()
-        if self.num_processes > 1:
-            # Until here, JAX takes one that ends for lost.
-            with contextlib.suppress(*self.lost):
-                jax.distributed.shutdown()
+        _parted.set()
 
     @contextlib.contextmanager
     def whole(self, model, weights=None):
@@ -586,6 +585,7 @@ def make_engine(
             refuse_workers(config, name, [n for n in STRATEGIES if n != name])
         return make(model_devices, ())
     engine = make(model_devices, connect(config))
+    _parted.clear()  # Another training may begin in the same processes.
     if engine.in_pieces:
         _name_loss_at_abort(engine)
     return engine
@@ -634,6 +634,7 @@ def connect(config: WorkerConfig) -> tuple[str, ...]:
             "A worker was lost while all were starting "
             f"({type(error).__name__}). Start all of them again."
         ) from error
+    atexit.register(_end_connection)
     if not known:
         count = jax.process_count()
         return tuple(f"process {i}" for i in range(count if count > 1 else 0))
@@ -642,6 +643,14 @@ def connect(config: WorkerConfig) -> tuple[str, ...]:
 
 
 _KEPT = []
+_parted = threading.Event()  # Whether the others expect this one to end.
+
+
+def _end_connection():
+    """Tell the others, at the end of Python, that this process is not lost."""
+    if _parted.is_set():
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            jax.distributed.shutdown()
 
 
 def _is_on_tpu():

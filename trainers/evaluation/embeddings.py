@@ -85,7 +85,7 @@ class Rows(NamedTuple):
     vectors: np.ndarray
 
 
-def make_schema(description: Mapping):
+def make_schema(description: Mapping) -> pa.Schema:
     """Return the schema of the shards of a manifest."""
     label = pa.string()
     if description["has_several_labels"]:
@@ -103,8 +103,49 @@ def make_schema(description: Mapping):
     )
 
 
+def write_shard(
+    folder: Path,
+    schema: pa.Schema,
+    index: int,
+    first: int,
+    last: int,
+    rows: Rows,
+    unreadable: Sequence[str] = (),
+) -> Shard:
+    """Write a shard, which the manifest does not have yet.
+
+    Args:
+        folder: The folder.
+        schema: See `make_schema`.
+        index: Number of shards before it.
+        first: Position of its first image among all, from 0.
+        last: The position after its last image.
+        rows: Its rows.
+        unreadable: The images between these positions without a row.
+    """
+    name = f"part-{index:05d}.parquet"
+    *columns, field = schema
+    arrays = [
+        pa.array(values, column.type) for values, column in zip(rows, columns)
+    ]
+    numbers = pa.array(rows.vectors.ravel())
+    vectors = pa.FixedSizeListArray.from_arrays(numbers, type=field.type)
+    table = pa.table([*arrays, vectors], schema=schema)
+    with draft_of(folder / name) as draft:
+        # Floats hardly shrink, and plain ones are read fastest.
+        pa.parquet.write_table(
+            table,
+            draft,
+            compression="none",
+            use_dictionary=["label", "split"],
+            write_statistics=False,
+        )
+        digest = digest_file(draft)
+    return Shard(name, first, last, table.num_rows, digest, list(unreadable))
+
+
 class EmbeddingWriter:
-    """Writes the shards of a folder, also those that an earlier one left out.
+    """The manifest of a folder; goes on with the shards that it has.
 
     Args:
         folder: The folder, which need not exist.
@@ -119,13 +160,10 @@ class EmbeddingWriter:
         self.folder = folder
         self.shards: list[Shard] = []
         self._description = dict(description)
-        self._schema = make_schema(description)
         if (folder / MANIFEST).exists():
             there, self.shards = read_manifest(folder)
             self._check_same(there)
-        if not isinstance(folder, RemotePath):
-            for draft in folder.glob(f"{DRAFT}*"):  # Of a command that ended.
-                draft.unlink()
+        self.remove_drafts()
         self._write_manifest()
 
     @property
@@ -133,44 +171,16 @@ class EmbeddingWriter:
         """The position of the first image that is in no shard."""
         return self.shards[-1].last if self.shards else 0
 
-    def write(self, last: int, rows: Rows, unreadable: Sequence[str] = ()):
-        """Write the next shard.
-
-        Args:
-            last: The position after its last image.
-            rows: Its rows.
-            unreadable: The images from `position` to `last` without a row.
-        """
-        name = f"part-{len(self.shards):05d}.parquet"
-        *columns, field = self._schema
-        arrays = [
-            pa.array(values, column.type)
-            for values, column in zip(rows, columns)
-        ]
-        numbers = pa.array(rows.vectors.ravel())
-        vectors = pa.FixedSizeListArray.from_arrays(numbers, type=field.type)
-        table = pa.table([*arrays, vectors], schema=self._schema)
-        with draft_of(self.folder / name) as draft:
-            # Floats hardly shrink, and plain ones are read fastest.
-            pa.parquet.write_table(
-                table,
-                draft,
-                compression="none",
-                use_dictionary=["label", "split"],
-                write_statistics=False,
-            )
-            digest = digest_file(draft)
-        self.shards.append(
-            Shard(
-                name,
-                self.position,
-                last,
-                table.num_rows,
-                digest,
-                list(unreadable),
-            )
-        )
+    def add(self, shard: Shard):
+        """Add the next shard, which is written, to the manifest."""
+        self.shards.append(shard)
         self._write_manifest()
+
+    def remove_drafts(self):
+        """Remove what commands or workers that were killed have left."""
+        if not isinstance(self.folder, RemotePath):
+            for draft in self.folder.glob(f"{DRAFT}*"):
+                draft.unlink(missing_ok=True)
 
     def _check_same(self, there):
         new = {

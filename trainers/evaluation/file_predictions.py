@@ -1,11 +1,13 @@
 """Predictions for image files and folders, in any number."""
 
 import csv
+import dataclasses
+import functools
 import glob
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TextIO
 
 from keras_vit.errors import message_of
@@ -20,6 +22,7 @@ from trainers.data.readers.image_paths import (
 )
 from trainers.evaluation.calibration import set_limit
 from trainers.evaluation.predictions import load_image, make_predict
+from trainers.evaluation.ray_workers import RayCluster
 from trainers.training.run_folder import (
     NamedModel,
     RunFolder,
@@ -120,6 +123,7 @@ def predict_each(
     top: int = 5,
     preprocess: str | None = None,
     coverage: float | None = None,
+    cluster: RayCluster | None = None,
 ) -> Iterator[FilePrediction]:
     """Yield the predictions for image files, in their order.
 
@@ -135,10 +139,37 @@ def predict_each(
             those of the run.
         coverage: Share of images with the right class among the `candidates`;
             None for none.
+        cluster: Its workers predict; None for this process.
 
     Raises:
         ValueError: If there is no such model, or it gives no vector for each
             image; or a coverage is given for a model that is not calibrated.
+    """
+    make = functools.partial(
+        make_predict_files,
+        # Without the model, if it is loaded.
+        dataclasses.replace(source) if cluster else source,
+        top,
+        preprocess,
+        coverage,
+    )
+    batches = (
+        paths[start : start + BATCH_SIZE]
+        for start in range(0, len(paths), BATCH_SIZE)
+    )
+    found = cluster.map(make, batches) if cluster else map(make(), batches)
+    return itertools.chain.from_iterable(found)
+
+
+def make_predict_files(
+    source: RunFolder | NamedModel,
+    top: int,
+    preprocess: str | None,
+    coverage: float | None,
+) -> Callable[[Sequence[str]], list[FilePrediction]]:
+    """Return the function from a batch of image files to their predictions.
+
+    The arguments and the errors are those of `predict_each`.
     """
     model = source.load_model()
     if len(model.output_shape) != 2 or None in model.input_shape[1:3]:
@@ -168,10 +199,10 @@ def predict_each(
         limit = set_limit(calibration.truths, coverage)
     known = calibration and calibration.known
     predict = make_predict(model, source.activation, known)
-    rest = iter(paths)
-    while batch := list(itertools.islice(rest, BATCH_SIZE)):
+
+    def predict_files(paths):
         images, faults = {}, {}
-        for path in batch:
+        for path in paths:
             try:
                 images[path] = load_image(
                     path,
@@ -186,21 +217,27 @@ def predict_each(
             probabilities, scores = predict([*images.values()])
             every = decode_predictions(probabilities, num_classes, names)
             found = dict(zip(images, zip(every, probabilities, scores)))
-        for path in batch:
-            rows, row, score = found.get(path, ([], [], None))
-            classes = [(name, float(p)) for _, name, p in rows]
-            yield FilePrediction(
-                printable(path),
-                classes[:top],
-                printable(faults.get(path, "")),
-                # A model of one label has no thresholds.
-                [*map(Label, names or (), map(float, row), thresholds)],
-                None if score is None else float(score),
-                score is None or bool(calibration.known.is_known(score)),
-                None
-                if limit is None
-                else [(name, p) for name, p in classes if p >= limit],
-            )
+        return [
+            describe(path, *found.get(path, ([], [], None)), faults.get(path))
+            for path in paths
+        ]
+
+    def describe(path, rows, row, score, fault):
+        classes = [(name, float(p)) for _, name, p in rows]
+        return FilePrediction(
+            printable(path),
+            classes[:top],
+            printable(fault or ""),
+            # A model of one label has no thresholds.
+            [*map(Label, names or (), map(float, row), thresholds)],
+            None if score is None else float(score),
+            score is None or bool(calibration.known.is_known(score)),
+            None
+            if limit is None
+            else [(name, p) for name, p in classes if p >= limit],
+        )
+
+    return predict_files
 
 
 def _advise(path):

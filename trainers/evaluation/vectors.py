@@ -2,11 +2,13 @@
 
 import concurrent.futures
 import dataclasses
+import functools
 import hashlib
 import itertools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -39,8 +41,12 @@ from trainers.evaluation.embeddings import (
     Embeddings,
     EmbeddingWriter,
     Rows,
+    Shard,
+    make_schema,
+    write_shard,
 )
 from trainers.evaluation.predictions import load_image
+from trainers.evaluation.ray_workers import RayCluster
 from trainers.paths import Path, as_path, check_folder, check_writable
 from trainers.training.provenance import (
     describe_origin,
@@ -185,6 +191,7 @@ def embed(
     max_bad_examples: int = 0,
     shard_rows: int = SHARD_ROWS,
     data_dir: str | None = None,
+    cluster: RayCluster | None = None,
 ) -> list[str]:
     """Write the vectors of the evaluation split of a data set to a folder.
 
@@ -203,6 +210,8 @@ def embed(
         max_bad_examples: Number of unreadable images to leave out at most.
         shard_rows: Number of images of a shard, rounded up to whole batches.
         data_dir: The folder of the data sets of TFDS, for later commands.
+        cluster: Its workers compute the vectors and write the shards; None for
+            this process.
 
     Returns:
         The names of the images that could not be read.
@@ -256,31 +265,33 @@ def embed(
             for name in shard.unreadable:
                 bad_examples.report(name)
         first = writer.position
-        if first < num_images:
-            batches = read_images(
-                dataset,
-                first,
-                image_size=model.input_shape[1:3],
-                batch_size=min(batch_size, num_images - first),
-                preprocess=preprocess,
-                bad_examples=bad_examples,
+        batch_size = max(1, min(batch_size, num_images - first))
+        # Shards end with batches.
+        step = -(-shard_rows // batch_size) * batch_size
+        spans = [
+            Span(
+                len(writer.shards) + index, start, min(start + step, num_images)
             )
-            with (
-                bad_examples.named_errors(),
-                ProgressBar(
-                    "Embedding", "images", num_images, has_rate=True
-                ) as bar,
-            ):
-                _write_shards(
-                    _compute(encoder, batches.as_numpy_iterator(), dtype),
-                    writer,
-                    dataset,
-                    _label_writer(
-                        class_names, description["has_several_labels"]
-                    ),
-                    shard_rows,
-                    bar,
+            for index, start in enumerate(range(first, num_images, step))
+        ]
+        work = Work(dataset, description, batch_size, bad_examples.limit)
+        with ProgressBar(
+            "Embedding", "images", num_images, has_rate=True
+        ) as bar:
+            bar.update(first)
+            if cluster is None:
+                shards = work.write(encoder, folder, spans, bar)
+            else:
+                make = functools.partial(
+                    make_worker, dataclasses.replace(source), folder, work
                 )
+                shards = cluster.map(make, spans)
+            for shard in shards:
+                for name in shard.unreadable:
+                    bad_examples.report(name)
+                writer.add(shard)
+                bar.update(shard.last)
+        writer.remove_drafts()
     if not any(shard.rows for shard in writer.shards):
         raise ValueError(
             "`dataset` must have images that can be read. "
@@ -330,18 +341,85 @@ def _absolute(path):
     return os.path.abspath(os.path.expanduser(path)) if is_file else path
 
 
-def _compute(encoder, batches, dtype):
-    """Yield the vectors of batches, their labels, which are good, and names.
+class Span(NamedTuple):
+    """The images of a shard: its number, and positions among all images."""
 
-    All batches have the shape of the first, which is compiled once.
+    index: int
+    first: int
+    last: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """Computes the vectors of images of a data set, and writes their shards.
+
+    Args:
+        dataset: The data set.
+        description: That of the manifest.
+        batch_size: Number of images per batch.
+        max_bad_examples: Number of unreadable images to leave out at most.
     """
-    size = None
-    for images, labels, are_good, names in batches:
-        size = size or len(images)
-        count = len(images)
-        if count < size:
-            missing = np.zeros((size - count, *images.shape[1:]), images.dtype)
-            images = np.concatenate([images, missing])
+
+    dataset: ImageDataset
+    description: Mapping
+    batch_size: int
+    max_bad_examples: int
+
+    def write(
+        self,
+        encoder: keras.Model,
+        folder: Path,
+        spans: Sequence[Span],
+        bar: ProgressBar | None = None,
+    ) -> Iterator[Shard]:
+        """Write consecutive shards that end with batches; yield each.
+
+        Args:
+            encoder: The model from images to vectors.
+            folder: The folder of the embeddings.
+            spans: The images of the shards.
+            bar: Shows the position among all images.
+        """
+        if not spans:
+            return
+        bad_examples = BadExamples(self.max_bad_examples)
+        batches = read_images(
+            self.dataset,
+            spans[0].first,
+            spans[-1].last,
+            image_size=self.description["image_shape"][:2],
+            batch_size=self.batch_size,
+            preprocess=self.description["preprocess"],
+            bad_examples=bad_examples,
+        )
+        schema, spans = make_schema(self.description), iter(spans)
+        pending, (index, first, last) = [], next(spans)
+        position = first
+        with bad_examples.named_errors():
+            for images, labels, are_good, names in batches.as_numpy_iterator():
+                vectors = self._compute(encoder, images, are_good, names)
+                if hasattr(labels, "to_list"):  # Ragged.
+                    labels = labels.to_list()
+                pending.append((vectors, labels, are_good, names))
+                position += len(names)
+                if bar is not None:
+                    bar.update(position)
+                if position == last:
+                    rows, unreadable = self._take_rows(first, last, pending)
+                    yield write_shard(
+                        folder, schema, index, first, last, rows, unreadable
+                    )
+                    pending, (index, first, last) = [], next(spans, [None] * 3)
+
+    def _compute(self, encoder, images, are_good, names):
+        """Return the vectors of a batch, (b, D).
+
+        All batches have the same shape, which is compiled once.
+        """
+        count, dtype = len(images), self.description["dtype"]
+        if missing := self.batch_size - count:
+            zeros = np.zeros((missing, *images.shape[1:]), images.dtype)
+            images = np.concatenate([images, zeros])
         vectors = encoder.predict_on_batch(images)[:count].reshape(count, -1)
         with np.errstate(over="ignore"):
             stored = vectors.astype(dtype)
@@ -357,31 +435,23 @@ def _compute(encoder, batches, dtype):
                 "`model` must give finite vectors. Received: NaN or infinity "
                 f"for {name}"
             )
-        if hasattr(labels, "to_list"):  # Ragged.
-            labels = labels.to_list()
-        yield stored, labels, are_good, names
+        return stored
 
-
-def _write_shards(batches, writer, dataset, label_of, shard_rows, bar):
-    """Write the shards of batches; each ends with a batch."""
-    ranges = dataset.ranges(dataset.eval_split)
-    position, total = writer.position, dataset.num_examples(dataset.eval_split)
-    bar.update(position)
-    pending = []
-    for batch in batches:
-        pending.append(batch)
-        position += len(batch[-1])
-        bar.update(position)
-        if position < min(writer.position + shard_rows, total):
-            continue
+    def _take_rows(self, first, last, batches):
+        """Return the rows of the batches of a shard, and what is unreadable."""
+        dataset = self.dataset
         splits = [
             None if dataset.name == FILES else name
-            for name, first, last in take_ranges(
-                ranges, writer.position, position
+            for name, start, end in take_ranges(
+                dataset.ranges(dataset.eval_split), first, last
             )
-            for _ in range(first, last)
+            for _ in range(start, end)
         ]
-        vectors, labels, are_good, names = zip(*pending)
+        label_of = _label_writer(
+            self.description["class_names"],
+            self.description["has_several_labels"],
+        )
+        vectors, labels, are_good, names = zip(*batches)
         rows, unreadable = [], []
         for split, label, is_good, name in zip(
             splits,
@@ -393,9 +463,35 @@ def _write_shards(batches, writer, dataset, label_of, shard_rows, bar):
                 unreadable.append(printable(name))
         good = [x[kept] for x, kept in zip(vectors, are_good)]
         columns = map(list, zip(*rows)) if rows else ([], [], [])
-        rows = Rows(*columns, np.concatenate(good))
-        writer.write(position, rows, unreadable)
-        pending.clear()
+        return Rows(*columns, np.concatenate(good)), unreadable
+
+
+def make_worker(
+    source: RunFolder | NamedModel, folder: Path, work: Work
+) -> Callable[[Span], Shard]:
+    """Return the function that writes a shard, on any machine of a cluster.
+
+    Raises:
+        ValueError: If the model is not the one that the manifest names.
+    """
+    model = source.load_model()
+    _check_digest(work.description, model, source)
+    encoder = make_encoder(model, work.description["vector"])
+
+    def write(span):
+        [shard] = work.write(encoder, folder, [span])
+        return shard
+
+    return write
+
+
+def _check_digest(description, model, source):
+    digest, wanted = digest_model(model), description["model_digest"]
+    if digest != wanted:
+        raise ValueError(
+            "`model` must be the one that computed the embeddings, with the "
+            f"digest {wanted}. Received: {source} with the digest {digest}"
+        )
 
 
 def _label_writer(class_names, has_several):
@@ -437,12 +533,7 @@ def load_model_of(
     """
     source = source or open_source_of(embeddings)
     model = source.load_model()
-    digest, wanted = digest_model(model), embeddings.description["model_digest"]
-    if digest != wanted:
-        raise ValueError(
-            "`model` must be the one that computed the embeddings, with the "
-            f"digest {wanted}. Received: {source} with the digest {digest}"
-        )
+    _check_digest(embeddings.description, model, source)
     return model
 
 

@@ -47,6 +47,13 @@ def words_for(folder, *arguments):
     return ["-c", TRAIN, *WORDS, f"--run_dir={folder}", *arguments]
 
 
+def words_of_sweep(folder, *arguments):
+    """Return the words behind `python` that train twice."""
+    script = TRAIN.replace('"trainers.train"', '"trainers.sweep"')
+    words = [f"--sweep_dir={folder}", "--learning_rates=0.05", "--num_seeds=2"]
+    return ["-c", script, *WORDS, *words, *arguments]
+
+
 def environment_on(backend, num_devices=1):
     flags = os.environ.get("XLA_FLAGS", "")
     flags += f" --xla_force_host_platform_device_count={num_devices}"
@@ -62,7 +69,7 @@ def start(tmp_path):
     """
     started = []
 
-    def start_process(folder, *arguments, **where):
+    def start_process(folder, *arguments, words_for=words_for, **where):
         words = words_for(folder, *arguments)
         environment = environment_on(**{"backend": "tensorflow", **where})
         output = tmp_path / f"output-{len(started)}"
@@ -225,6 +232,16 @@ def test_two_processes_of_jax_read_a_model_and_a_teacher(start, tmp_path):
     assert (folder / "lora.safetensors").exists()
     ends_with(0, start(tmp_path / "one", *words, **ON_JAX))
     assert_close(folder, tmp_path / "one")
+
+
+def test_two_processes_of_jax_train_twice_in_a_sweep(start, tmp_path):
+    words = ["--strategy=data_parallel", "--total_steps=2"]
+    words += ["--warmup_steps=0"]
+    options = {"words_for": words_of_sweep, **ON_JAX}
+    _, processes = start_two(start, tmp_path / "sweep", *words, **options)
+    for process in processes:
+        ends_with(0, process)
+    assert len([*tmp_path.glob("sweep/*/model.keras")]) == 2
 
 
 def test_two_processes_of_jax_through_a_kill_and_a_signal(
