@@ -368,7 +368,9 @@ class VisionTransformer(keras.Model):
             if norm and "encoder_norm" in layers:
                 x = layers["encoder_norm"](x)
             outputs.append(x)
-        tokens = keras.Model(self.input, outputs)(images)
+        tokens = outputs
+        if images is not self.input:
+            tokens = keras.Model(self.input, outputs)(images)
         tokens = tokens if isinstance(tokens, list) else [tokens]
         prefix, stride = config.num_prefix_tokens, config.stem_stride
         arrange = PatchGrid(config.patch_size * stride, stride)

@@ -1,6 +1,7 @@
 """Weights: reading, loading, writing and downloading checkpoints."""
 
 from keras_vit.layers.resize import RESIZES
+from keras_vit.weights.dense import dense_from_checkpoint
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.hub import HUB_MODELS, PRETRAINED
 from keras_vit.weights.lora import load_lora, save_lora
@@ -19,6 +20,7 @@ __all__ = [
     "HUB_MODELS",
     "PRETRAINED",
     "RESIZES",
+    "dense_from_checkpoint",
     "from_checkpoint",
     "load_checkpoint",
     "load_lora",
