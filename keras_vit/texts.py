@@ -18,7 +18,7 @@ from keras_vit.models.tuning import copy_model
 from keras_vit.tokenization import read_tokenizer
 from keras_vit.weights.containers import open_file
 from keras_vit.weights.hub import locate, locate_tokenizer
-from keras_vit.weights.read import from_checkpoint
+from keras_vit.weights.read import from_checkpoint, warn
 from keras_vit.weights.text import load_text
 
 HEAD = "predictions"
@@ -98,6 +98,7 @@ def load_text_encoder(
     """
     with open_file(locate(path_or_name)) as file:
         model = load_text(file, dtype)
+    warn(model.load_report, stacklevel=2)
     folder = locate_tokenizer(path_or_name)
     length = model.config.context_length
     return TextEncoder(model, read_tokenizer(folder, file.json, length))

@@ -102,12 +102,15 @@ class File(contextlib.AbstractContextManager):
         json: The description beside the arrays or inside the file, such as the
             content of `config.json`.
         close: Closes the files.
+        notes: What was left out of the description, or cannot be kept, each
+            with what to do about it.
     """
 
     path: str
     arrays: dict[str, Array]
     json: dict
     close: Callable[[], None]
+    notes: list[str] = dataclasses.field(default_factory=list)
 
     def verify(self, names: Iterable[str]):
         """Raise a ValueError unless all these arrays can be read."""
@@ -168,10 +171,12 @@ def open_file(path: str | os.PathLike) -> File:
                     "or .msgpack, and that of a model of Keras in .keras",
                 )
             )
-        about = _json_beside(path)
+        notes = []
+        about = _json_beside(path, notes.append)
         refuse_text(path)
         file = _in_names_of_torch(OPENERS[ending](path))
         file.json = {**about, **file.json}
+        file.notes += notes
         return file
 
 
@@ -707,7 +712,7 @@ def write_json(path: str | os.PathLike, value: dict):
         draft.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
-def _json_beside(path) -> dict:
+def _json_beside(path, note) -> dict:
     """Return the JSON object beside a file of weights, {} without one.
 
     The file is `model.json` beside `model.npz`. In a download from Hugging
@@ -730,11 +735,10 @@ def _json_beside(path) -> dict:
             continue
         if is_of_folder(path):
             return config
-        warnings.warn(
+        note(
             f"{path.parent / name} is not read for {path.name}, because the "
             f"folder has several files of weights. If it describes this one, "
-            f"copy it to {own.name}.",
-            stacklevel=2,
+            f"copy it to {own.name}."
         )
     return {}
 

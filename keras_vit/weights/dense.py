@@ -18,7 +18,7 @@ from keras_vit.weights.families.inference import Known
 from keras_vit.weights.find import find
 from keras_vit.weights.hub import locate
 from keras_vit.weights.images import change_config
-from keras_vit.weights.read import Plan
+from keras_vit.weights.read import Plan, warn
 
 BACKBONE = "backbone."
 # Of the layers of a head, in our names, those of transformers; {k} counts the
@@ -102,7 +102,9 @@ def dense_from_checkpoint(
         ConnectionError: If a download fails.
     """
     with open_file(locate(path_or_name)) as file:
-        return load_dense(file, image_size, dtype, name)
+        model = load_dense(file, image_size, dtype, name)
+    warn(model.load_report, stacklevel=2)
+    return model
 
 
 def load_dense(
@@ -167,7 +169,7 @@ def _encoder_part(file):
         for name, array in file.arrays.items()
         if name.startswith(BACKBONE)
     }
-    return File(file.path, arrays, dict(stated), lambda: None)
+    return File(file.path, arrays, dict(stated), file.close, file.notes)
 
 
 def _as_ours(array, own):

@@ -133,7 +133,7 @@ def find(file: File, known: Known = NOTHING_KNOWN) -> Found:
         parts,
         num_prefix_rows=rows,
         ignored=tuple(dict.fromkeys(ignored)),
-        notes=tuple(shapes.notes),
+        notes=(*shapes.notes, *file.notes),
         preprocessing=settings,
     )
 
@@ -167,7 +167,17 @@ def find_text(file: File) -> Found:
             config = dataclasses.replace(config, **{name: number})
     ignored = tuple(dict.fromkeys(ignored))
     return Found(
-        file, key, family, dialect, places, config, parts, 0, ignored, (), None
+        file,
+        key,
+        family,
+        dialect,
+        places,
+        config,
+        parts,
+        num_prefix_rows=0,
+        ignored=ignored,
+        notes=tuple(file.notes),
+        preprocessing=None,
     )
 
 

@@ -9,7 +9,6 @@ import dataclasses
 import math
 import pathlib
 import re
-import warnings
 from collections.abc import Iterable
 
 import numpy as np
@@ -50,17 +49,18 @@ def find_preprocessing(
     of_model = map(file.json.get, ("pretrained_cfg", "preprocess_cfg"))
     for row in (file.json.get("preprocessing"), *beside, *of_model, file.json):
         for keys, read in READERS if isinstance(row, dict) else ():
-            settings = read(row) if row.keys() & keys else None
+            settings = None
+            if row.keys() & keys:
+                settings = read(row, file.notes.append)
             if settings is None:
                 continue
             if len(settings.mean) in (1, config.channels):
                 return settings
-            warnings.warn(
+            file.notes.append(
                 f"{file.path} states the mean and the deviation of "
                 f"{len(settings.mean)} channels for images of "
                 f"{config.channels}; their averages are used for all, as in "
-                "timm. Pass `preprocessing=` for others.",
-                stacklevel=2,
+                "timm. Pass `preprocessing=` for others."
             )
             return averaged(settings)
     stated = {**file.json}
@@ -155,7 +155,7 @@ def _read_beside(path) -> dict:
     return inner if isinstance(inner, dict) else content
 
 
-def _read_own(row):
+def _read_own(row, note):
     """Read the settings that this package wrote into a file."""
     try:
         return Preprocessing(**row)
@@ -163,17 +163,17 @@ def _read_own(row):
         return None
 
 
-def _read_mean_and_std(row):
+def _read_mean_and_std(row, note):
     """Read timm's `pretrained_cfg` or OpenCLIP's `preprocess_cfg`."""
     modes = row.get("crop_mode"), row.get("resize_mode")
     for name in PADDING_MODES:
         if name in modes:
-            warnings.warn(
+            note(
                 f"The images of this model are padded to a square ({name!r}), "
-                "which this package does not do; it crops their middle.",
-                stacklevel=2,
+                "which this package does not do; it crops their middle."
             )
     return _make(
+        note,
         _numbers(row.get("mean")),
         _numbers(row.get("std")),
         "squash" if "squash" in modes else "shortest",
@@ -182,7 +182,7 @@ def _read_mean_and_std(row):
     )
 
 
-def _read_huggingface(row):
+def _read_huggingface(row, note):
     """Read a `preprocessor_config.json` of Hugging Face."""
     # A processor computes (x * factor - mean) / deviation.
     [factor] = _numbers([row.get("rescale_factor", 1 / 255)]) or (1 / 255,)
@@ -212,6 +212,7 @@ def _read_huggingface(row):
     code = row.get("resample")
     is_code = type(code) is int and 0 <= code < len(PILLOW_CODES)
     return _make(
+        note,
         mean,
         deviation,
         "shortest" if is_shortest else "squash",
@@ -220,7 +221,7 @@ def _read_huggingface(row):
     )
 
 
-def _read_keras_hub(row):
+def _read_keras_hub(row, note):
     """Read an image converter of keras-hub: x * scale + offset."""
     converter = row.get("image_converter", row)
     if isinstance(converter, dict):
@@ -238,6 +239,7 @@ def _read_keras_hub(row):
     deviation = 1 / (255 * scale)
     keeps_aspect = converter.get("crop_to_aspect_ratio", True)
     return _make(
+        note,
         tuple(map(float, -offset * deviation)),
         tuple(map(float, deviation)),
         "shortest" if keeps_aspect else "squash",
@@ -245,7 +247,9 @@ def _read_keras_hub(row):
     )
 
 
-def _make(mean, deviation, resize_mode, interpolation, crop_fraction=None):
+def _make(
+    note, mean, deviation, resize_mode, interpolation, crop_fraction=None
+):
     """Return settings, with defaults for missing and unknown values.
 
     None without a mean and a deviation.
@@ -256,11 +260,9 @@ def _make(mean, deviation, resize_mode, interpolation, crop_fraction=None):
         return None
     if interpolation not in tuple(INTERPOLATIONS):
         if interpolation in PILLOW_CODES:
-            warnings.warn(
+            note(
                 f"The images of this model are resized by {interpolation!r}, "
-                "which this package does not have; it resizes them "
-                "bilinearly.",
-                stacklevel=2,
+                "which this package does not have; it resizes them bilinearly."
             )
         interpolation = "bilinear"
     is_fraction = isinstance(crop_fraction, (int, float)) and (
@@ -319,7 +321,8 @@ BESIDE = (
     "image_converter.json",
     "preprocessor.json",
 )
-# Keys that descriptions have, and what reads them.
+# Keys that descriptions have, and what reads them. It takes the description,
+# and what notes what is not kept.
 READERS = (
     ({"crop_fraction"}, _read_own),
     ({"image_mean", "do_normalize"}, _read_huggingface),

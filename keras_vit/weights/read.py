@@ -195,7 +195,6 @@ def from_checkpoint(
         rules = head, position_resize, patch_resize
         plan = Plan(found, config, *rules, is_new=True)
         model = VisionTransformer(config, dtype=dtype, name=name)
-        # Only here: for an existing model, nothing has to be assumed.
         plan.load(model, found.notes)
     # Notes on fields that the caller passed are not repeated.
     warn(model.load_report, stacklevel=2, without=set(overrides))
@@ -225,7 +224,10 @@ def read_preprocessing(
     """
     known = Known(num_heads, image_size, architecture=architecture)
     with open_file(locate(path_or_name)) as file:
-        return find(file, known).config.preprocessing
+        settings = find(file, known).config.preprocessing
+    for note in file.notes:
+        warnings.warn(note, stacklevel=2)
+    return settings
 
 
 def load_checkpoint(
@@ -277,7 +279,8 @@ def load_checkpoint(
         found = find(file, known)
         plan = Plan(found, config, head, position_resize, patch_resize)
         file.verify(plan.used)
-        report = plan.load(model)
+        # Nothing else has to be assumed.
+        report = plan.load(model, file.notes)
     warn(report, stacklevel=2)
     return report
 

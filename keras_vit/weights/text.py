@@ -6,7 +6,7 @@ from keras_vit.models.text import TextTransformer
 from keras_vit.weights.containers import File, open_file
 from keras_vit.weights.find import find_text
 from keras_vit.weights.hub import locate
-from keras_vit.weights.read import LoadReport, join_parts
+from keras_vit.weights.read import LoadReport, join_parts, warn
 
 
 def text_from_checkpoint(
@@ -36,7 +36,9 @@ def text_from_checkpoint(
         ConnectionError: If a download fails.
     """
     with open_file(locate(path_or_name)) as file:
-        return load_text(file, dtype, name)
+        model = load_text(file, dtype, name)
+    warn(model.load_report, stacklevel=2)
+    return model
 
 
 def load_text(
@@ -51,6 +53,6 @@ def load_text(
         weight.assign(join_parts(parts, [file.read(*p) for p in places]))
         used += [raw for raw, _ in places]
     model.load_report = LoadReport(
-        file.path, found.key, tuple(used), (), (), found.ignored, ()
+        file.path, found.key, tuple(used), (), (), found.ignored, found.notes
     )
     return model

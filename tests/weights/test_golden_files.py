@@ -70,6 +70,7 @@ def test_all_golden_checkpoints_are_cases():
     others = {"__pycache__", "position_resize.npz", "version_0_1"}
     others |= {"hf_vit_mae"}  # For tests/pretraining.
     others |= {"towers"}  # For test_text_towers.py.
+    others |= {"dense"}  # For tests/models/test_dense.py.
     others |= {"transformers_4"}  # For test_transformers_4.py.
     assert names - others == set(NAMES)
 

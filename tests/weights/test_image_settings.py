@@ -27,6 +27,7 @@ from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.families.inference import Known
 from keras_vit.weights.find import find
 from keras_vit.weights.images import add_conditioner, guess_normalization
+from keras_vit.weights.read import read_preprocessing
 from tests.tiny import randomize, tiny_config, to_numpy
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
@@ -229,15 +230,21 @@ def test_senseless_entries_have_their_defaults(tmp_path, value):
     ],
 )
 def test_what_cannot_be_done_is_a_warning(tmp_path, row, words):
-    with pytest.warns(UserWarning, match=words):
-        stated = found(tmp_path, {"pretrained_cfg": {**HALVES, **row}})
+    stated = found(tmp_path, {"pretrained_cfg": {**HALVES, **row}})
     assert stated == Preprocessing("vit", "shortest", "bilinear")
+    path = tmp_path / "model.safetensors"
+    with pytest.warns(UserWarning, match=words):
+        assert read_preprocessing(path, num_heads=3) == stated
+    with pytest.warns(UserWarning, match=words) as caught:
+        [note] = from_checkpoint(path, num_heads=3).load_report.notes
+    assert [str(warning.message) for warning in caught] == [note]
 
 
 def test_an_interpolation_of_pillow_that_is_not_here(tmp_path):
     row = {**HF_HALVES, "resample": 0}
+    assert found(tmp_path, None, row).interpolation == "bilinear"
     with pytest.warns(UserWarning, match="nearest.*bilinear"):
-        assert found(tmp_path, None, row).interpolation == "bilinear"
+        read_preprocessing(tmp_path / "model.safetensors", num_heads=3)
 
 
 def test_a_rectangle_and_the_short_side(tmp_path):

@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import math
 import re
-import warnings
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -422,11 +421,10 @@ def _infer_heads(shapes, hints, known, config) -> int | None:
     if not stated and (is_published or is_asked):
         stated = _published_heads(config)
         if stated and not is_published:
-            warnings.warn(
+            shapes.notes.append(
                 f"{shapes.family.title} does not store the number of heads: "
                 f"{stated} are assumed, as in the published model of this "
-                "size. Pass `num_heads` if the model has another number.",
-                stacklevel=2,
+                "size. Pass `num_heads` if the model has another number."
             )
     return stated or (None if is_asked else known.num_heads)
 
