@@ -11,7 +11,9 @@ from tests.tiny import noise
 from trainers.evaluation.embeddings import (
     EmbeddingWriter,
     Rows,
+    make_schema,
     open_embeddings,
+    write_shard,
 )
 from trainers.evaluation.probing import normalize
 from trainers.evaluation.projection import project_pca, project_umap
@@ -33,12 +35,14 @@ def embeddings(vectors, tmp_path_factory):
         **{"directory": "/", "class_names": []},
     }
     writer = EmbeddingWriter(folder, description)
-    for first in range(0, 40, 16):
+    schema = make_schema(description)
+    for index, first in enumerate(range(0, 40, 16)):
         part = vectors[first : first + 16]
-        names = [str(first + i) for i in range(len(part))]
+        last = first + len(part)
+        names = [str(row) for row in range(first, last)]
         empty = [None] * len(part)
         rows = Rows(names, empty, empty, part)
-        writer.write(first + len(part), rows)
+        writer.add(write_shard(folder, schema, index, first, last, rows))
     return open_embeddings(folder)
 
 
