@@ -1,12 +1,17 @@
 """The commands around embeddings, as a user runs them."""
 
+import base64
 import json
+import re
 
+import numpy as np
 import pytest
+from sklearn.decomposition import PCA
 
 from tests import commands
 from tests.tiny import make
 from tests.trainers.made import waves, write_photos
+from trainers.evaluation.embeddings import open_embeddings
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +26,11 @@ def folder(tmp_path_factory):
         folder,
         *("embed", "--model=model.keras", "--dataset=folder:photos"),
         *("--out=vectors", "--max_bad_examples=1", "--batch_size=4"),
+        "--shard_rows=4",
     )
     assert result.returncode == 0, result.stderr
     assert "unreadable: photos/train/cat/none.png" in result.stdout
-    assert "16 vectors of 24 float32 in 1 files" in result.stdout
+    assert "16 vectors of 24 float32 in 5 files" in result.stdout
     return folder
 
 
@@ -85,7 +91,23 @@ def test_labels_that_somebody_corrected_are_not_overwritten(folder):
 def test_a_map_of_some_of_the_images(folder):
     result = run(folder, "map", "vectors", "--out=map.html", "--most_images=5")
     assert result.returncode == 0, result.stderr
-    assert "5 of 16 pictures" in (folder / "map.html").read_text()
+    page = (folder / "map.html").read_text()
+    assert "5 of 16 pictures" in page
+    content = json.loads(re.search(r'id="content">(.*?)</script>', page)[1])
+    assert content["tiles"] == [*range(5)]
+    vectors = open_embeddings(folder / "vectors")
+    rows = [vectors.paths.index(name) for name in content["names"]]
+    assert len({*rows}) == 5
+    classes = np.frombuffer(base64.b64decode(content["classes"]), "<u2")
+    labels = [content["labels"][number] for number in classes]
+    assert labels == [vectors.labels[row] for row in rows]
+    data = base64.b64decode(content["places"])
+    places = np.frombuffer(data, "<u2").reshape(5, 2)
+    unit = vectors.vectors(unit=True)
+    expected = PCA(2, svd_solver="full").fit(unit).transform(unit)[rows]
+    for axis in (0, 1):  # Up to its sign and scale.
+        likeness = np.corrcoef(places[:, axis], expected[:, axis])[0, 1]
+        assert abs(likeness) > 0.999
 
 
 @pytest.mark.slow

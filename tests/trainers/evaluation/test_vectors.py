@@ -172,8 +172,11 @@ def test_vectors_are_those_of_an_export(source, odd, tmp_path, graphs):
 
 
 def test_labels_and_splits_are_those_of_the_data(source, photos, tmp_path):
-    embed(source, photos, tmp_path, dtype="float16", batch_size=5)
+    options = {"batch_size": 5, "shard_rows": 4}
+    embed(source, photos, tmp_path, dtype="float16", **options)
     found = open_embeddings(tmp_path)
+    # Rounded up to whole batches; the second shard has both splits.
+    assert [shard.rows for shard in found.shards] == [5, 5, 2]
     files = photos.reader.files
     assert found.paths == [path for rows in files.values() for path, _ in rows]
     assert found.labels == [path.split("/")[-2] for path in found.paths]
@@ -184,6 +187,38 @@ def test_labels_and_splits_are_those_of_the_data(source, photos, tmp_path):
     )
     exact = without_head(source.load_model())(pixels_of(found.paths, source))
     np.testing.assert_allclose(found.vectors(), exact, 1e-3, 1e-3)
+
+
+def test_an_unreadable_image_shifts_no_label_or_split(source, photos, tmp_path):
+    """It is among those of the first split, in the batch of both."""
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    test, train = (photos.reader.files[name] for name in ("test", "train"))
+    rows = [test[0], (str(tmp_path / "bad.png"), test[1][1]), *test[2:]]
+    reader = dataclasses.replace(
+        photos.reader, files={"test": rows, "train": train}
+    )
+    dataset = dataclasses.replace(photos, reader=reader)
+    embed(source, dataset, tmp_path / "out", max_bad_examples=1)
+    found = open_embeddings(tmp_path / "out")
+    kept = [path for path, _ in (test[0], *test[2:], *train)]
+    assert found.paths == kept
+    assert found.labels == [path.split("/")[-2] for path in kept]
+    assert found.splits == [path.split("/")[-3] for path in kept]
+    exact = without_head(source.load_model())(pixels_of(kept, source))
+    np.testing.assert_allclose(found.vectors(), exact, EXACT, EXACT)
+
+
+def test_vectors_of_a_shard_come_in_several_blocks(whole, monkeypatch):
+    monkeypatch.setattr(embedding_files, "BLOCK_ROWS", 2)
+    starts, blocks = zip(*whole.blocks())
+    assert starts == (0, 2, 3, 5, 6, 8, 9, 11)
+    tables = [
+        pyarrow.parquet.read_table(whole.folder / shard.file)
+        for shard in whole.shards
+    ]
+    expected = [row for x in tables for row in x.column("vector").to_pylist()]
+    np.testing.assert_array_equal(np.concatenate(blocks), expected)
+    np.testing.assert_array_equal(whole.vectors(), expected)
 
 
 def test_several_labels_are_lists(source, photos, tmp_path):
@@ -347,8 +382,9 @@ def test_unreadable_images_count_across_commands(source, photos, tmp_path):
     reader = dataclasses.replace(reader, files={"train": rows})
     dataset = dataclasses.replace(photos, reader=reader, eval_split="train")
     options = {"batch_size": 1, "shard_rows": 1}
-    with pytest.raises(DataError, match="max_bad_examples=1"):
-        embed(source, dataset, bad, max_bad_examples=1, **options)
+    for _ in range(2):  # The second one begins at the second of them.
+        with pytest.raises(DataError, match="max_bad_examples=1"):
+            embed(source, dataset, bad, max_bad_examples=1, **options)
     found = embed(source, dataset, bad, max_bad_examples=2, **options)
     assert found == [path for path, _ in files]
     assert len(open_embeddings(bad)) == 3
@@ -441,6 +477,21 @@ def test_files_that_do_not_exist_are_refused(source, tmp_path):
         open_files([str(tmp_path / "none.png")], source)
 
 
+def test_a_file_that_is_named_twice_is_read_once(source, odd):
+    names = [str(odd / name) for name in ("wide.png", "tiny.png", "wide.png")]
+    data = open_files(names, source)
+    assert [path for path, _ in data.reader.files["files"]] == names[:2]
+
+
+def test_files_of_another_folder_are_not_continued(source, odd, tmp_path):
+    (tmp_path / "other").mkdir()
+    copy = shutil.copy(odd / "wide.png", tmp_path / "other")
+    out = tmp_path / "out"
+    embed(source, open_files([str(odd / "wide.png")], source), out)
+    with pytest.raises(ValueError, match="`out`.*data_digest: "):
+        embed(source, open_files([str(copy)], source), out)
+
+
 def test_a_second_command_is_refused(source, photos, tmp_path):
     from trainers.training.run_folder import RunFolder
 
@@ -481,3 +532,6 @@ def test_texts_are_as_near_to_images_as_zero_shot_says(odd, tmp_path):
     )
     with pytest.raises(ValueError, match="`text` needs.*vector='pooled'"):
         embed_texts(open_embeddings(tmp_path / "pooled"), texts)
+    other = {**found.description, "model_digest": "0" * 16}
+    with pytest.raises(ValueError, match="`model` must be the one that"):
+        embed_texts(dataclasses.replace(found, description=other), texts)
