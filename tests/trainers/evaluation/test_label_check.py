@@ -1,10 +1,13 @@
 """Labels that are probably wrong."""
 
 import csv
+import dataclasses
+import io
 
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.linear_model import Ridge
 from sklearn.neighbors import KNeighborsClassifier
@@ -101,6 +104,19 @@ def test_confident_learning_by_hand():
     assert found.tolist() == [False, False, True, False, False]
 
 
+def test_as_probable_as_the_mean_is_confident():
+    """And no image is confidently of a class that has none."""
+    probabilities = np.array(
+        [[0.25, 0.75, 0], [0.75, 0.25, 0], [0.25, 0.75, 0]]
+    )
+    found = find_wrong(probabilities, np.array([0, 0, 1]))
+    assert found.tolist() == [True, False, False]
+    # The second one is confidently of no class.
+    probabilities = np.array([[0.75, 0.25, 0], [0.25, 0.25, 0.5]])
+    found = find_wrong(probabilities, np.array([0, 0]))
+    assert found.tolist() == [False, False]
+
+
 def test_classes_of_one_image_and_no_labels_are_not_judged(digits):
     vectors, labels, *_ = digits
     labels = labels[:200].copy()
@@ -147,6 +163,9 @@ def test_the_table_is_a_data_set(embeddings, tmp_path):
     assert first["path"].endswith("green/20.png")
     assert (first["label"], first["suggested"]) == ("green", "red")
     assert first["wrong"] == "probably" and len(rows) == 24
+    for row in rows:
+        assert (row["suggested"] == "") == (row["wrong"] == "no")
+        assert (tmp_path / row["path"]).is_file()
     dataset = open_dataset(f"csv:{tmp_path}/labels.csv")
     assert dataset.class_names == names
     splits = dict(zip(embeddings.paths, embeddings.splits))
@@ -155,6 +174,18 @@ def test_the_table_is_a_data_set(embeddings, tmp_path):
         for path, label in files:
             (name,) = [x for x in splits if x.endswith(path[-12:])]
             assert splits[name] == split and labels[name] == names[label]
+
+
+def test_images_without_a_label_are_not_in_the_table(embeddings, tmp_path):
+    labels = [None, *embeddings.labels[1:]]
+    some = dataclasses.replace(embeddings)
+    some.__dict__["labels"] = labels  # In place of those of the files.
+    classes, names = read_classes(some)
+    found = check_labels(some.vectors(), classes, len(names), 5)
+    write_label_table(tmp_path / "labels.csv", some, found)
+    text = (tmp_path / "labels.csv").read_text(encoding="utf-8-sig")
+    rows = [*csv.DictReader(text.splitlines())]
+    assert len(rows) == 23 and {row["label"] for row in rows} == {*names}
 
 
 def test_the_page_shows_the_suspects(embeddings, tmp_path):
@@ -175,8 +206,15 @@ def test_images_of_no_files_are_shown_as_well(tmp_path):
     keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten()]).save(
         path
     )
-    dataset = open_dataset("digits", eval_split="test[:5]")
-    options = {"preprocess": "value_range(-1, 1)"}
-    embed(NamedModel(path), dataset, tmp_path / "out", **options)
+    dataset = open_dataset("digits", eval_split="test[3:8]")
+    options = {"preprocess": "value_range(-1, 1)", "shard_rows": 2}
+    embed(NamedModel(path), dataset, tmp_path / "out", **options, batch_size=2)
     embeddings = open_embeddings(tmp_path / "out")
     assert sorted(read_pictures(embeddings, [4, 1])) == [1, 4]
+    pictures, vectors = read_pictures(embeddings, range(5)), []
+    for row in range(5):
+        with Image.open(io.BytesIO(pictures[row])) as picture:
+            vectors.append(np.ravel(picture.convert("L").resize((8, 8))))
+    # Each picture is most similar to the pixels of its own row.
+    likeness = np.corrcoef(vectors, embeddings.vectors())[:5, 5:]
+    assert likeness.argmax(1).tolist() == [*range(5)]
