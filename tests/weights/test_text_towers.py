@@ -15,7 +15,7 @@ from keras_vit.texts import TextEncoder, load_text_encoder, zero_shot
 from keras_vit.tokenization import read_tokenizer
 from keras_vit.weights import text_from_checkpoint
 from tests.golden import FOLDER
-from tests.tiny import to_numpy
+from tests.tiny import noise, to_numpy
 
 GOLDEN = FOLDER / "towers"
 NAMES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
@@ -180,6 +180,65 @@ def test_a_gemma_tokenizer_of_siglip_2_lowers_texts(model_type, tmp_path):
     np.testing.assert_array_equal(tokens, expected["tokens"])
 
 
+def retokenize(name, tmp_path, settings, about=None):
+    """Return the golden texts and tokens, and a tokenizer with settings."""
+    folder = shutil.copytree(GOLDEN / name, tmp_path / name)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    expected = expected_of(name)
+    tokenizer = read_tokenizer(folder, about or {}, 16)
+    return expected["texts"].tolist(), expected["tokens"], tokenizer
+
+
+def test_texts_are_filled_up_from_the_side_of_the_files(tmp_path):
+    texts, tokens, tokenizer = retokenize(
+        "siglip2", tmp_path, {"padding_side": "left"}
+    )
+    for row, found in zip(tokens.tolist(), tokenizer(texts).tolist()):
+        text = [token for token in row if token != 0]
+        assert found == [0] * (16 - len(text)) + text
+
+
+def test_a_text_of_pieces_has_one_end_before_what_fills_it_up(tmp_path):
+    """Also if it is cut, is empty, or brings its own end."""
+    texts, tokens, tokenizer = retokenize(
+        "siglip", tmp_path, {"pad_token": "<unk>"}
+    )
+    expected = []
+    for row in tokens.tolist():
+        text = [token for token in row if token != 1]
+        expected.append([*text, 1, *[2] * (15 - len(text))])
+    assert tokenizer(texts).tolist() == expected
+    assert tokenizer([f"{texts[0]}</s>"]).tolist() == expected[:1]
+
+
+def test_zeros_follow_a_text_of_the_own_tokenizer_of_open_clip(tmp_path):
+    texts, tokens, tokenizer = retokenize(
+        "open_clip", tmp_path, {}, {"model_cfg": {"text_cfg": {}}}
+    )
+    end = tokens.max()
+    is_text = np.cumsum(tokens == end, axis=1) - (tokens == end) == 0
+    np.testing.assert_array_equal(tokenizer(texts), tokens * is_text)
+
+
+def test_open_clip_strips_the_token_that_separates_texts(tmp_path):
+    content = json.loads((GOLDEN / "open_clip/tokenizer.json").read_text())
+    numbers = content["model"]["vocab"]
+    word = next(x for x in numbers if numbers[x] == 260)
+    tower = {
+        "hf_tokenizer_name": "own",
+        "tokenizer_kwargs": {"strip_sep_token": True},
+    }
+    texts, tokens, tokenizer = retokenize(
+        "open_clip",
+        tmp_path,
+        {"sep_token": word},
+        {"model_cfg": {"text_cfg": tower}},
+    )
+    assert (tokens == 260).any()
+    np.testing.assert_array_equal(tokenizer(texts), tokens * (tokens != 260))
+
+
 def test_a_model_in_half_precision_and_several_files(tmp_path):
     folder = copy_of("clip", tmp_path)
     arrays = load_file(folder / "model.safetensors")
@@ -232,6 +291,18 @@ def test_the_vectors_of_templates_are_averaged(towers):
     close(second, first[:, ::-1])
 
 
+def test_the_bias_of_a_projection_of_images_is_kept(towers):
+    text = towers[1]
+    image = keras_vit.from_checkpoint(GOLDEN / "clip")
+    image.get_layer("predictions").bias.assign(noise(8))
+    x, names = expected_of("clip")["x"], ["a cat", "a dog"]
+    features = to_numpy(image(x))
+    features /= np.linalg.norm(features, axis=-1, keepdims=True)
+    model = zero_shot(image, names, ["{}"], text=text)
+    logits = features @ text(names).T * text.model.config.logit_scale
+    close(to_numpy(model.with_classifier_activation(None)(x)), logits)
+
+
 @pytest.mark.parametrize(
     "arguments, word",
     [
@@ -259,9 +330,15 @@ def test_towers_that_do_not_belong_together(towers):
     model = zero_shot(image, ["cat"], text=text)
     with pytest.raises(ValueError, match="`model`"):
         zero_shot(model, ["cat"], text=text)
-    other = TextEncoder(text.model, lambda texts: np.full((1, 3), 10_000))
-    with pytest.raises(ValueError, match="tokenizer"):
-        zero_shot(image, ["cat"], text=other)
+    config = text.model.config
+    for tokens in (
+        [[0, config.vocabulary_size, config.end_token]],
+        [[0, -1, config.end_token]],
+        [[0, 1, config.end_token], [0, 1, 2]],  # One has no end.
+    ):
+        other = TextEncoder(text.model, lambda texts, x=tokens: np.array(x))
+        with pytest.raises(ValueError, match="`tokenizer` must"):
+            zero_shot(image, ["cat"], text=other)
     config = TextConfig(50, 8, 12, 1, 20, 2, output_size=8, end_token=3)
     unscaled = TextEncoder(TextTransformer(config), text.tokenizer)
     with pytest.raises(ValueError, match="logit_scale"):
