@@ -204,6 +204,16 @@ def read_content(path):
     return json.loads(found)
 
 
+def test_both_axes_have_one_scale_and_y_points_upwards(tmp_path):
+    """Places are fractions of 65535, from the top left of a square."""
+    path = tmp_path / "map.html"
+    write_map(path, [[0, 0], [4, 0], [0, 2]], "abc", [None] * 3, {})
+    data = base64.b64decode(read_content(path)["places"])
+    places = np.frombuffer(data, "<u2").reshape(3, 2) / 65535
+    expected = [[0, 0.75], [1, 0.75], [0, 0.25]]
+    np.testing.assert_allclose(places, expected, atol=1e-4)
+
+
 def test_more_pictures_are_on_several_sheets(tmp_path):
     count = COLUMNS**2 + 2
     names = [str(i) for i in range(count + 1)]
