@@ -40,6 +40,11 @@ def open_images(words: list[str]):
         words: Files and folders; none for a data set.
     """
     if not words:
+        if FLAGS.model and not FLAGS.run_dir and not FLAGS.dataset:
+            raise ValueError(
+                "Give image files, folders or --dataset with --model. "
+                f"Received: model={FLAGS.model!r}, dataset=None, no files"
+            )
         return open_source(
             FLAGS.run_dir,
             FLAGS.model,

@@ -119,6 +119,7 @@ def test_a_map_of_some_of_the_images(folder):
         (["similar", "vectors", "--text=a cat"], "--vector=output"),
         (["map", "vectors", "--out=map.png"], "`out`"),
         (["embed", "--out=x", "--model=m", "--dataset=d", "photos"], "dataset"),
+        (["embed", "--out=x", "--model=m"], "files, folders or --dataset"),
     ],
     ids=str,
 )
