@@ -70,7 +70,7 @@ def main(arguments):
                 f"{source}, {FLAGS.method.upper()}."
             ),
         )
-        print(f"Page: {page}, {page.stat().st_size / 1e6:.1f} MB")
+        print(f"Page: {page}, {page.stat().st_size / 1e3:,.0f} kB")
 
 
 if __name__ == "__main__":

@@ -91,6 +91,8 @@ def test_labels_that_somebody_corrected_are_not_overwritten(folder):
 def test_a_map_of_some_of_the_images(folder):
     result = run(folder, "map", "vectors", "--out=map.html", "--most_images=5")
     assert result.returncode == 0, result.stderr
+    size = (folder / "map.html").stat().st_size
+    assert f"Page: map.html, {size / 1000:,.0f} kB" in result.stdout
     page = (folder / "map.html").read_text()
     assert "5 of 16 pictures" in page
     content = json.loads(re.search(r'id="content">(.*?)</script>', page)[1])
