@@ -98,7 +98,7 @@ def check_labels(
     are_wrong[judged] = find_wrong(probabilities, own)
     rows = np.arange(len(own))
     of_label = probabilities[rows, own]
-    probabilities[rows, own] = -1
+    probabilities[rows, own] = 0
     margins = np.ones(len(classes), "float32")
     margins[judged] = of_label - probabilities.max(1)
     return LabelCheck(classes, suggested, margins, are_wrong)

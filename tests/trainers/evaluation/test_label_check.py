@@ -128,6 +128,13 @@ def test_classes_of_one_image_and_no_labels_are_not_judged(digits):
         check_labels(vectors[:3], np.array([-1, 0, 1]), 2)
 
 
+def test_the_only_class_is_certain():
+    vectors = np.random.default_rng(0).normal(size=(9, 4)).astype("float32")
+    found = check_labels(vectors, np.zeros(9, int), 1, 3)
+    np.testing.assert_allclose(found.margins, 1, rtol=1e-6)
+    assert not found.are_suspects.any()
+
+
 @pytest.fixture(scope="module")
 def embeddings(tmp_path_factory):
     """Return embeddings of photos of two colours, one with the wrong label."""
