@@ -53,6 +53,9 @@ def find_nearest(
     Returns:
         For each query, the most similar rows, the most similar first.
 
+    Raises:
+        ValueError: If the queries are not as wide as the vectors.
+
     Example:
         >>> vectors = np.float32([[3, 0], [0, 2], [1, 1]])
         >>> find_nearest([(0, vectors)], np.float32([[0, 1]]), top=2)
@@ -63,6 +66,11 @@ def find_nearest(
     best = np.zeros((len(queries), 0), queries.dtype)
     tiny = np.finfo("float32").tiny
     for start, block in blocks:
+        if queries.shape[1:] != block.shape[1:]:
+            raise ValueError(
+                f"`queries` must have {block.shape[1]} numbers each, as the "
+                f"vectors of `blocks`. Received: shape={queries.shape}"
+            )
         cosines = np.ascontiguousarray((block @ queries.T).T)
         if not are_unit:
             lengths = np.sqrt(np.einsum("ij,ij->i", block, block))

@@ -34,6 +34,11 @@ def test_all_are_found_if_there_are_fewer():
     assert sorted(image.row for image in images) == [0, 1, 2]
 
 
+def test_queries_of_another_width_are_refused():
+    with pytest.raises(ValueError, match=r"`queries` must have 6 .*\(2, 5\)"):
+        find_nearest(cut(noise(3, 6), 2), noise(2, 5))
+
+
 @pytest.mark.parametrize("edges", [0, 10**6])
 def test_near_duplicates_are_the_groups_of_a_graph(monkeypatch, edges):
     """Found in small tiles, with and without joining pairs in between."""
