@@ -21,7 +21,9 @@ from trainers.evaluation import vectors as vectors_module
 from trainers.evaluation.embeddings import (
     EmbeddingWriter,
     Rows,
+    make_schema,
     open_embeddings,
+    write_shard,
 )
 from trainers.evaluation.similarity import find_nearest
 from trainers.training.run_folder import NamedModel
@@ -108,15 +110,16 @@ def measure_search(folder: pathlib.Path, count: int, width: int) -> list[list]:
         **{"shape": [width], "num_images": count, "directory": "/"},
         **{"has_several_labels": False, "class_names": []},
     }
-    writer = EmbeddingWriter(folder / "large", description)
+    out, schema = folder / "large", make_schema(description)
+    writer = EmbeddingWriter(out, description)
     random = np.random.default_rng(0)
-    for first in range(0, count, SHARD_ROWS):
+    for index, first in enumerate(range(0, count, SHARD_ROWS)):
         size = min(SHARD_ROWS, count - first)
         part = random.standard_normal((size, width), "float32")
         names = [str(first + row) for row in range(size)]
-        writer.write(
-            first + size, Rows(names, [None] * size, [None] * size, part)
-        )
+        rows = Rows(names, [None] * size, [None] * size, part)
+        last = first + size
+        writer.add(write_shard(out, schema, index, first, last, rows))
     queries = random.standard_normal((10, width), "float32")
     rows = []
 

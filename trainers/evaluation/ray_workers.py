@@ -53,6 +53,9 @@ class RayCluster:
             raise missing_packages("--ray", ["ray"]) from None
         import keras  # Not in workers, which need not compute with it.
 
+        items = [*items]
+        if not items:
+            return
         with connected(ray, self.address):
             nodes = [x["Resources"] for x in ray.nodes() if x["Alive"]]
             num_gpus = sum(int(node.get("GPU", 0)) for node in nodes)
@@ -74,7 +77,7 @@ class RayCluster:
                 worker = actor.remote()
                 return worker, worker.begin.remote(setup)
 
-            yield from _compute(ray, start, num_workers, [*items])
+            yield from _compute(ray, start, num_workers, items)
 
 
 def share_processors(num_cpus: list[int], num_workers: int) -> int:
@@ -123,7 +126,8 @@ def connected(ray: ModuleType, address: str):
     except (OSError, ValueError) as error:
         raise ValueError(
             "`ray` must be local, auto on a machine of a cluster, or its "
-            f"HOST:PORT. Received: ray={address!r} ({error})"
+            "HOST:PORT, and Ray must be able to start there. "
+            f"Received: ray={address!r} ({error})"
         ) from None
     try:
         for number, handler in zip(numbers, handlers):  # Ray has replaced it.

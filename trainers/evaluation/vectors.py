@@ -583,18 +583,20 @@ def embed_files(
         OSError: If a file cannot be read.
     """
     described = embeddings.description
-    model = load_model_of(embeddings, source)
-    encoder = make_encoder(model, described["vector"])
-    found = []
-    for path in paths:
-        image = load_image(
+    images = [  # A wrong path is found before the model is loaded.
+        load_image(
             path,
             tuple(described["image_shape"]),
             described["preprocess"],
             described["pixel_range"],
         )
-        found.append(encoder.predict_on_batch(image[None]).reshape(-1))
-    return np.stack(found)
+        for path in paths
+    ]
+    model = load_model_of(embeddings, source)
+    encoder = make_encoder(model, described["vector"])
+    return np.stack(
+        [encoder.predict_on_batch(x[None]).reshape(-1) for x in images]
+    )
 
 
 def read_pictures(

@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+import tempfile
 import types
 
 import numpy as np
@@ -24,8 +25,14 @@ ray = pytest.importorskip("ray")
 @pytest.fixture(scope="module")
 def two_workers():
     """Return the cluster of all tests."""
-    with connected(ray, "local"):
-        yield RayCluster("local", 2)
+    with (
+        # The paths of its sockets must be short.
+        tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("RAY_TMPDIR", folder)
+        with connected(ray, "local"):
+            yield RayCluster("local", 2)
 
 
 def test_results_are_in_order_though_a_worker_is_lost(two_workers, tmp_path):
