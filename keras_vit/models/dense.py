@@ -51,7 +51,8 @@ class DenseConfig:
         blocks: Indices of the blocks that the head reads, in their order; of
             "dpt" four, from that of the finest map to that of the coarsest.
             Negative ones count from the end.
-        use_norm: Whether the last norm of the encoder is applied to each.
+        use_norm: Whether the last norm of the encoder is applied to each, if
+            it has one before its pooling.
         use_batch_norm: Whether the features are normalised over the batch: of
             "linear" before the projection, as in the linear heads of DINOv2;
             of "dpt" within the residual units.
@@ -363,14 +364,17 @@ class DensePredictor(keras.Model):
                 "`readout` must be 'ignore' for an encoder without a class "
                 f"token. Received: readout={head.readout!r}"
             )
-        chosen = block_indices(config.depth, head.blocks, "blocks")
-        blocks = [range(config.depth)[index] for index in head.blocks]
+        block_indices(config.depth, head.blocks, "blocks")
+        # From the start: the end changes with the blocks that are left out.
+        blocks = tuple(range(config.depth)[index] for index in head.blocks)
+        head = dataclasses.replace(head, blocks=blocks)
+        has_norm = config.use_final_norm and not config.use_pooling_norm
         config = dataclasses.replace(
             config,
-            depth=max(chosen) + 1,
+            depth=max(blocks) + 1,
             pooling="none",
             use_pooling_norm=False,
-            use_final_norm=head.use_norm and config.use_final_norm,
+            use_final_norm=head.use_norm and has_norm,
             representation_size=None,
             num_classes=0,
             class_names=None,
@@ -428,6 +432,8 @@ def dense_predictor(
 ) -> DensePredictor:
     """Return a model with a new head and a copy of an encoder's weights.
 
+    What is frozen in the encoder is frozen in the copy.
+
     Args:
         model: The encoder, such as DINOv3 by `from_checkpoint`.
         head: The configuration of the head.
@@ -448,7 +454,8 @@ def dense_predictor(
             "`model` must not have LoRA updates; pass `model.merge_lora()`. "
             f"Received: model={model.name!r}"
         )
-    edits = model.inner.find_edits(model.layers).get("edits")
+    layers = [x for x in model.layers if x.name != "predictions"]
+    edits = model.inner.find_edits(layers).get("edits")
     dense = DensePredictor(
         model.config, head, dtype=model.dtype_policy, name=name, edits=edits
     )
@@ -457,6 +464,11 @@ def dense_predictor(
         is_new = weight.path.startswith("predictions/")
         if weight.path in found and not is_new:
             weight.assign(found[weight.path])
+    frozen = {
+        kind: [x for x in paths if not x.startswith("predictions")]
+        for kind, paths in describe_frozen(model).items()
+    }
+    freeze_again(dense, frozen["frozen"], frozen.get("frozen_weights", ()))
     return dense
 
 

@@ -202,6 +202,7 @@ def _read_head(file):
         "is_hybrid": bool(json.get("is_hybrid")),
         "add_projection": bool(json.get("add_projection")),
         "head_in_index": json.get("head_in_index", -1) != -1,
+        "hidden_act": json.get("hidden_act", "gelu") != "gelu",
         "reassemble_factors": tuple(json.get("reassemble_factors", FACTORS))
         != FACTORS,
     }
@@ -229,7 +230,8 @@ def _read_head(file):
         activation=None
         if has_classes
         else ("sigmoid" if is_metric else "relu"),
-        output_scale=(json.get("max_depth") or 1.0) if is_metric else 1.0,
+        # The code of transformers scales relative depths, too.
+        output_scale=(json.get("max_depth") or 1.0) if is_anything else 1.0,
         readout="ignore"
         if is_anything
         else json.get("readout_type", "project"),

@@ -76,6 +76,22 @@ def test_answers_are_those_of_transformers(name):
 
 
 @quiet
+def test_relative_depths_are_scaled_too(tmp_path):
+    """As transformers 5.24 does, though its documentation says otherwise."""
+    shutil.copytree(GOLDEN / "depth_anything", tmp_path / "three")
+    path = tmp_path / "three/config.json"
+    path.write_text(
+        json.dumps({**json.loads(path.read_text()), "max_depth": 3})
+    )
+    images = noise(1, 42, 42, 3)
+    one, three = (
+        to_numpy(dense_from_checkpoint(folder)(images))
+        for folder in (GOLDEN / "depth_anything", tmp_path / "three")
+    )
+    np.testing.assert_allclose(three, 3 * one, rtol=1e-5)
+
+
+@quiet
 def test_another_image_size_keeps_the_other_weights():
     model = dense_from_checkpoint(GOLDEN / "depth_anything", image_size=56)
     assert tuple(model(noise(1, 56, 56, 3)).shape) == (1, 56, 56, 1)
@@ -91,6 +107,7 @@ def test_another_image_size_keeps_the_other_weights():
     [
         ({"model_type": "vit"}, "config.json of DPT or Depth Anything"),
         ({"is_hybrid": True}, "is_hybrid=True"),
+        ({"hidden_act": "relu"}, "hidden_act='relu'"),
         ({"fusion_hidden_size": 7}, r"neck\.convs\.0\.weight has the shape"),
         ({"readout_type": "ignore"}, r"readout_projects\S* is not expected"),
         ({"neck_hidden_sizes": [3, 4, 5]}, "`stage_widths` must have 4"),
@@ -242,6 +259,57 @@ def test_what_the_encoder_lacks_is_named():
         dense_predictor(encoder, config)
     with pytest.raises(ValueError, match="blocks"):
         DensePredictor(encoder.config, DenseConfig(2, blocks=(9,)))
+
+
+def test_a_block_counted_from_the_end_stays_the_same_when_reloaded(tmp_path):
+    """Though the blocks behind it are left out."""
+    head = DenseConfig(3, blocks=(-3, -2))
+    model = randomize(dense_predictor(make(depth=4), head))
+    assert model.config.depth == 3
+    model.save(tmp_path / "dense.keras")
+    again = keras.saving.load_model(tmp_path / "dense.keras")
+    images = noise(1, 32, 32, 3)
+    np.testing.assert_array_equal(
+        to_numpy(again(images)), to_numpy(model(images))
+    )
+
+
+def test_a_norm_behind_the_pooling_is_not_applied():
+    encoder = make(use_class_token=False, pooling="avg", use_pooling_norm=True)
+    model = dense_predictor(encoder, DenseConfig(24))
+    model.get_layer("predictions").set_weights(
+        [np.eye(24, dtype="float32")[None, None], np.zeros(24, "float32")]
+    )
+    images = noise(1, 32, 32, 3)
+    [grid] = encoder.features(images, blocks=[-1])
+    found = Resample()(grid, images)
+    np.testing.assert_allclose(
+        to_numpy(model(images)), to_numpy(found), atol=1e-5
+    )
+
+
+def test_what_is_frozen_in_the_encoder_is_frozen_here():
+    encoder = make()
+    encoder.trainable = False
+    model = dense_predictor(encoder, DenseConfig(2))
+    names = [weight.path for weight in model.trainable_weights]
+    assert names == ["predictions/kernel", "predictions/bias"]
+
+
+def test_edits_of_the_classifier_are_not_of_the_head():
+    encoder = make()
+    encoder.get_layer("predictions").activation = keras.activations.relu
+    encoder.get_layer("encoder_norm").epsilon = 0.1
+    model = dense_predictor(encoder, DenseConfig(2))
+    assert model.get_layer("predictions").activation != keras.activations.relu
+    images = noise(1, 32, 32, 3)
+    [expected] = encoder.features(images, blocks=[-1])
+    grid = keras.Model(model.input, model.get_layer("encoder_norm").output)
+    np.testing.assert_allclose(
+        to_numpy(grid(images))[:, 1:].reshape(expected.shape),
+        to_numpy(expected),
+        atol=1e-5,
+    )
 
 
 def test_updates_that_would_be_lost_are_refused():
