@@ -23,6 +23,7 @@ from keras_vit.preprocessing.decoding import (
     upright_decoder,
 )
 from keras_vit.tables import list_first
+from trainers.data.maps import check_size
 from trainers.data.pixels import USUAL, PixelOptions
 from trainers.data.readers.image_paths import printable
 
@@ -188,12 +189,7 @@ def make_decode(dataset, bad_examples: BadExamples | None = None) -> Callable:
         """Return the map, an empty one if it cannot be read, and a status."""
         try:
             found = dataset.reader.load_map(label)
-            if found.shape != tuple(size):
-                raise ValueError(
-                    "the map has {} x {} pixels, the image {} x {}".format(
-                        *found.shape, *size
-                    )
-                )
+            check_size(found, size)
         except ValueError as error:
             if bad_examples is None:
                 raise

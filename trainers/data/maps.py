@@ -142,13 +142,13 @@ def read_numbers(encoded: bytes, is_first_channel: bool = False) -> np.ndarray:
     return numbers
 
 
-def resize_map(numbers: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Return a map (H, W) at another size: of each pixel the nearest one."""
-    rows, columns = (
-        ((np.arange(new) + 0.5) * old / new).astype(int)
-        for new, old in zip(size, numbers.shape)
-    )
-    return numbers[rows][:, columns]
+def check_size(found: np.ndarray, size: tuple[int, int]):
+    """Raise a ValueError unless a map has the size of its image."""
+    if found.shape != tuple(size):
+        raise ValueError(
+            f"the map has {found.shape[0]} x {found.shape[1]} pixels, the "
+            f"image {size[0]} x {size[1]}"
+        )
 
 
 def find_classes(arrays: Iterable[np.ndarray]) -> np.ndarray:

@@ -250,13 +250,10 @@ def add_dense_head(
             f"`objective` {recipe.objective!r} needs a VisionTransformer. "
             f"Received: init_from={recipe.init_from!r}, a {model.name}"
         )
-    blocks = (
-        recipe.dense_block_list
-        or {
-            "linear": (-1,),
-            "dpt": tuple((depth * part - 1) // 4 for part in range(4, 20, 4)),
-        }[recipe.dense_head]
-    )
+    blocks = recipe.dense_block_list or (-1,)
+    if recipe.dense_head == "dpt" and not recipe.dense_block_list:
+        depth = model.config.depth
+        blocks = tuple(-(-depth * part // 4) - 1 for part in (1, 2, 3, 4))
     choices, is_segment = {"num_outputs": 1}, recipe.objective == SEGMENT
     if is_segment:
         names = tuple(class_names)
