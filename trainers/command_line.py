@@ -437,6 +437,19 @@ def define_predict_flags():
         "each line, or a table of labels for a spreadsheet, which "
         "--dataset=csv:PATH reads when a person has corrected it.",
     )
+    flags.DEFINE_string(
+        "out",
+        None,
+        "Folder for the maps of a model with an answer for each pixel: PNG "
+        "files of classes, or of depths in millimetres, with the images below "
+        "them in overlays/.",
+    )
+    flags.DEFINE_bool(
+        "windows",
+        False,
+        "With --out: read an image that is larger than those of the model in "
+        "overlapping windows, instead of making it smaller.",
+    )
     define_preprocess_flag()
     define_ray_flags()
 

@@ -5,6 +5,7 @@ Example:
     python -m trainers.predict --model=B/16-augreg-i1k --format=csv FOLDER
     python -m trainers.predict --model=hf://openai/clip-vit-base-patch32 \
         --classes=cat,dog IMAGE...
+    python -m trainers.predict --run_dir=saved_models/parts --out=maps IMAGE...
 """
 
 if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
@@ -28,7 +29,7 @@ from trainers.evaluation.file_predictions import (
     expand_folders,
     predict_each,
 )
-from trainers.paths import as_path
+from trainers.paths import as_path, check_folder, check_writable
 from trainers.training.run_folder import NamedModel, RunFolder
 
 FLAGS = flags.FLAGS
@@ -55,6 +56,9 @@ def main(arguments):
         else:
             named = name_classes(FLAGS.classes, FLAGS.templates)
             source = NamedModel(FLAGS.model, **named)
+        if FLAGS.out:
+            check_folder(as_path(FLAGS.out), "out")
+            check_writable(as_path(FLAGS.out), "out")
         paths = expand_folders(arguments[1:])
         if FLAGS.format == "table":  # As its first bytes say.
             sys.stdout.reconfigure(encoding="utf-8")
@@ -65,6 +69,8 @@ def main(arguments):
             FLAGS.preprocess,
             FLAGS.coverage,
             cluster_from_flags(),
+            FLAGS.out,
+            FLAGS.windows,
         )
         OUTPUT_FORMS[FLAGS.format](keep_faults(rows, faults), sys.stdout)
     for row in faults:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TextIO
 
 from keras_vit.errors import message_of
+from keras_vit.models import DensePredictor
 from keras_vit.preprocessing import decode_predictions
 from trainers.data.labels import SEPARATORS
 from trainers.data.readers.csv_table import is_other_column
@@ -21,8 +22,10 @@ from trainers.data.readers.image_paths import (
     printable,
 )
 from trainers.evaluation.calibration import set_limit
+from trainers.evaluation.map_predictions import make_predict_maps, name_maps
 from trainers.evaluation.predictions import load_image, make_predict
 from trainers.evaluation.ray_workers import RayCluster
+from trainers.paths import as_path
 from trainers.training.run_folder import (
     NamedModel,
     RunFolder,
@@ -65,6 +68,9 @@ class FilePrediction(NamedTuple):
         is_known: Whether the score reaches its threshold.
         candidates: The classes that the right one is among, with the coverage
             that was asked for, best first; None if none was.
+        map: The file with an answer for each pixel; then the classes have
+            their shares of the pixels in place of probabilities.
+        summary: What that says, as words.
     """
 
     path: str
@@ -74,6 +80,8 @@ class FilePrediction(NamedTuple):
     score: float | None = None
     is_known: bool = True
     candidates: list[tuple[str, float]] | None = None
+    map: str = ""
+    summary: str = ""
 
     @property
     def present(self) -> list[Label]:
@@ -124,6 +132,8 @@ def predict_each(
     preprocess: str | None = None,
     coverage: float | None = None,
     cluster: RayCluster | None = None,
+    out: str | None = None,
+    use_windows: bool = False,
 ) -> Iterator[FilePrediction]:
     """Yield the predictions for image files, in their order.
 
@@ -140,10 +150,13 @@ def predict_each(
         coverage: Share of images with the right class among the `candidates`;
             None for none.
         cluster: Its workers predict; None for this process.
+        out: Folder for the maps of a model with an answer for each pixel.
+        use_windows: See `make_predict_maps`.
 
     Raises:
         ValueError: If there is no such model, or it gives no vector for each
-            image; or a coverage is given for a model that is not calibrated.
+            image or pixel; if an option is not for such a model, or `out` is
+            missing.
     """
     make = functools.partial(
         make_predict_files,
@@ -152,6 +165,9 @@ def predict_each(
         top,
         preprocess,
         coverage,
+        name_maps(paths) if out else None,
+        out,
+        use_windows,
     )
     batches = (
         paths[start : start + BATCH_SIZE]
@@ -166,12 +182,32 @@ def make_predict_files(
     top: int,
     preprocess: str | None,
     coverage: float | None,
+    map_names: dict[str, str] | None = None,
+    out: str | None = None,
+    use_windows: bool = False,
 ) -> Callable[[Sequence[str]], list[FilePrediction]]:
     """Return the function from a batch of image files to their predictions.
 
-    The arguments and the errors are those of `predict_each`.
+    The arguments and the errors are those of `predict_each`; `map_names` are
+    those of `name_maps` for all files.
     """
     model = source.load_model()
+    has_maps = len(model.output_shape) == 4
+    if (
+        has_maps != bool(out)
+        or (has_maps and coverage)
+        or (use_windows and not has_maps)
+    ):
+        raise ValueError(
+            "`out` and `windows` are for a model with an answer for each "
+            "pixel, which needs `out`, a folder for its maps, and has no "
+            f"`coverage`. Received: out={out!r}, windows={use_windows}, "
+            f"coverage={coverage}, output_shape={model.output_shape}"
+        )
+    if has_maps:
+        return _make_predict_maps(
+            source, model, preprocess, map_names, out, use_windows
+        )
     if len(model.output_shape) != 2 or None in model.input_shape[1:3]:
         raise ValueError(
             "`model` must take images of a fixed size and give a vector for "
@@ -240,6 +276,40 @@ def make_predict_files(
     return predict_files
 
 
+def _make_predict_maps(source, model, preprocess, map_names, out, use_windows):
+    """Return the function of `make_predict_files` of answers for each pixel."""
+    if None in model.input_shape[1:3]:
+        raise ValueError(
+            "`model` must take images of a fixed size. Received: "
+            f"input_shape={model.input_shape}"
+        )
+    names = source.load_class_names()
+    if not names and isinstance(model, DensePredictor):
+        names = model.head.class_names
+    names = names or [str(n) for n in range(model.output_shape[-1])]
+    if preprocess is None:
+        preprocess = source.preprocess
+    predict = make_predict_maps(
+        source, model, names, preprocess, as_path(out), map_names, use_windows
+    )
+
+    def predict_files(paths):
+        rows = []
+        for path in paths:
+            try:
+                place, classes, summary = predict(path)
+                row = FilePrediction(
+                    printable(path), classes, map=place, summary=summary
+                )
+            except (OSError, ValueError) as error:
+                fault = printable(message_of(error) + _advise(path))
+                row = FilePrediction(printable(path), [], fault)
+            rows.append(row)
+        return rows
+
+    return predict_files
+
+
 def _advise(path):
     """Return advice on packages for a file; empty if it needs none."""
     if is_heif(path) and not can_read_heif():
@@ -264,6 +334,8 @@ def write_lines(rows: Iterable[FilePrediction], file: TextIO):
         elif row.candidates is not None:
             start = "no class is probable enough; most probable: "
         scores = ", ".join(f"{name} {p:.1%}" for name, p in shown)
+        if row.map:
+            scores = f"{row.summary} ({row.map})"
         file.write(f"{row.path}: {start}{scores}\n")
 
 
@@ -294,7 +366,7 @@ def write_csv(rows: Iterable[FilePrediction], file: TextIO):
 
 def _more_cells(row):
     """Return cells of a table between the fault and the classes, by column."""
-    cells = {}
+    cells = {"map": row.map} if row.map else {}
     if row.labels:
         cells["labels"] = SEPARATORS[0].join(x.name for x in row.present)
     if row.score is not None:
@@ -321,6 +393,11 @@ def write_table(rows: Iterable[FilePrediction], file: TextIO):
     for row in rows:
         if row.fault:
             continue
+        if row.map:
+            raise ValueError(
+                "`format` must be text, csv or jsonl for a model with an "
+                "answer for each pixel. Received: format='table'"
+            )
         if not is_begun:
             names = [label.name for label in row.labels]
             for name in names:
@@ -343,6 +420,11 @@ def write_jsonl(rows: Iterable[FilePrediction], file: TextIO):
     for row in rows:
         classes = [{"name": n, "probability": p} for n, p in row.classes]
         content = {"path": row.path, "classes": classes, "fault": row.fault}
+        if row.map:
+            content["map"] = row.map
+            content["classes"] = [
+                {"name": n, "share": p} for n, p in row.classes
+            ]
         if row.labels:
             content["labels"] = [
                 {**label._asdict(), "is_present": label.is_present}

@@ -1,0 +1,202 @@
+"""Answers for each pixel of image files, written as pictures."""
+
+import io
+import os
+from collections.abc import Callable, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+
+from keras_vit.analysis.colours import CLASS_COLOURS
+from keras_vit.models import DensePredictor, predict_windows
+from keras_vit.preprocessing.description import to_fractions
+from trainers.augment.augmentation import parse_augmentation
+from trainers.data.batches import to_model_input
+from trainers.data.decoding import decode_file
+from trainers.data.maps import IGNORED, IGNORED_16, MILLIMETRE
+from trainers.data.pixels import PixelOptions
+from trainers.evaluation.map_pictures import limits_of, paint_over
+from trainers.paths import Path, draft_of
+
+LEAST_SHARE = 0.001  # Of a class that is named.
+OVERLAYS = "overlays"  # The folder of the pictures for people.
+
+
+def name_maps(paths: Sequence[str]) -> dict[str, str]:
+    """Return the names of the maps of image files, in a folder for all.
+
+    Folders that the files do not share are kept, and so are their endings
+    where files differ in nothing else.
+
+    Example:
+        >>> name_maps(["p/a.jpg", "p/b/c.png"])
+        {'p/a.jpg': 'a.png', 'p/b/c.png': 'b/c.png'}
+        >>> name_maps(["a.jpg", "a.gif"])
+        {'a.jpg': 'a.jpg.png', 'a.gif': 'a.gif.png'}
+    """
+    whole = {path: os.path.abspath(path) for path in paths}
+    common = os.path.commonpath([os.path.dirname(x) for x in whole.values()])
+    names = {path: os.path.relpath(x, common) for path, x in whole.items()}
+    stems = [os.path.splitext(name)[0] for name in set(names.values())]
+    return {
+        path: f"{name if stems.count(stem) > 1 else stem}.png"
+        for path, name in names.items()
+        for stem in [os.path.splitext(name)[0]]
+    }
+
+
+def check_whole(preprocess: str, image_size: tuple[int, int]):
+    """Raise a ValueError unless operations keep the whole image."""
+    augmentation = parse_augmentation(preprocess, image_size, "preprocess")
+    kinds = [
+        (getattr(operation, "step", None) or {}).get("kind")
+        for _, operation in augmentation.image_operations
+    ]
+    if any(kind != "resize" for kind in kinds):
+        raise ValueError(
+            "`preprocess` must keep the whole image, for an answer for each of "
+            f"its pixels. Received: preprocess={preprocess!r}"
+        )
+
+
+def make_predict_maps(
+    source,
+    model: keras.Model,
+    names: Sequence[str] | None,
+    preprocess: str,
+    out: Path,
+    files: dict[str, str],
+    use_windows: bool = False,
+) -> Callable[[str], tuple[str, list[tuple[str, float]], str]]:
+    """Return the function that writes the map of an image file.
+
+    The map is a PNG of the size of the image: of classes, their numbers, with
+    colours for people; of depths, millimetres in 16 bits, or for outputs up to
+    scale and shift, from the farthest (0) to the nearest (65535). Beside it,
+    in `overlays`, is the image with the map over it.
+
+    Args:
+        source: The model's source, for `pixel_range`.
+        model: Has an answer for each pixel.
+        names: Names of its classes; None or none of depths.
+        preprocess: Operations on the images.
+        out: The folder to write to.
+        files: What `name_maps` returns.
+        use_windows: Whether an image that is larger than those of the model
+            is read in windows, in its own size, see `predict_windows`.
+
+    Returns:
+        The function, which takes a path and returns that of the map, the
+        classes with their shares of the pixels, and a summary.
+
+    Raises:
+        ValueError: If the operations do not keep the whole image.
+    """
+    size, channels = model.input_shape[1:3], model.input_shape[-1]
+    check_whole(preprocess, size)
+    normalization = parse_augmentation(
+        preprocess, size, "preprocess"
+    ).normalization
+    options = PixelOptions(channels, source.pixel_range)
+    is_depth = model.output_shape[-1] == 1
+    head = model.head if isinstance(model, DensePredictor) else None
+    is_relative = is_depth and getattr(head, "activation", None) != "sigmoid"
+
+    def read(path):
+        with open(path, "rb") as file:
+            return decode_file(file.read(), options, path)
+
+    def answer(pixels):
+        """Return the outputs (H, W, D) at the size of an image."""
+        height, width = pixels.shape[:2]
+        fits = use_windows and height >= size[0] and width >= size[1]
+        image = tf.cast(pixels, tf.float32)
+        inputs = to_model_input(
+            image, (height, width) if fits else size, normalization
+        )[None].numpy()
+        outputs = (
+            predict_windows(model, inputs)
+            if fits
+            else np.asarray(model.predict_on_batch(inputs), "float32")
+        )
+        return tf.image.resize(outputs[0], (height, width)).numpy()
+
+    def write(name, image):
+        stream = io.BytesIO()
+        image.save(stream, "PNG")
+        place = out / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with draft_of(place) as draft:
+            draft.write_bytes(stream.getvalue())
+        return str(place)
+
+    def predict(path):
+        pixels = read(path)
+        outputs = answer(pixels)
+        shown = to_fractions(
+            to_model_input(
+                tf.cast(pixels, tf.float32), pixels.shape[:2], normalization
+            ).numpy(),
+            normalization,
+        )
+        if is_depth:
+            depths = outputs[..., 0]
+            limits = limits_of(depths)
+            picture = Image.fromarray(encode_depths(depths, is_relative))
+            shares, summary = [], "{:.2f} to {:.2f} m".format(*limits)
+            if is_relative:
+                summary = "nearness, up to scale and shift"
+                depths, limits = -depths, limits_of(-depths)
+            over = paint_over(shown, depths, limits)
+        else:
+            classes = outputs.argmax(-1)
+            picture = encode_classes(classes, outputs.shape[-1])
+            counts = np.bincount(classes.ravel(), minlength=len(names))
+            shares = [
+                (names[index], counts[index] / classes.size)
+                for index in np.argsort(-counts, kind="stable")
+                if counts[index] >= LEAST_SHARE * classes.size
+            ]
+            summary = ", ".join(f"{name} {x:.1%}" for name, x in shares)
+            over = paint_over(shown, classes.astype("float32"))
+        place = write(files[path], picture)
+        over = Image.fromarray(np.round(255 * over).astype("uint8"))
+        write(os.path.join(OVERLAYS, files[path]), over)
+        return place, shares, summary
+
+    return predict
+
+
+def encode_classes(classes: np.ndarray, count: int) -> Image.Image:
+    """Return a picture whose pixels are the numbers of classes.
+
+    Shapes:
+        classes: (H, W).
+
+    Args:
+        classes: The classes.
+        count: Number of classes; more than 255 need 16 bits, without colours.
+    """
+    if count > IGNORED:
+        return Image.fromarray(classes.astype("uint16"))
+    image = Image.fromarray(classes.astype("uint8"), "P")
+    colours = b"".join(bytes.fromhex(each[1:]) for each in CLASS_COLOURS)
+    image.putpalette(colours)
+    return image
+
+
+def encode_depths(depths: np.ndarray, is_relative: bool) -> np.ndarray:
+    """Return depths as whole numbers of 16 bits, see `make_predict_maps`.
+
+    Shapes:
+        depths: (H, W), metres, or nearness if they are relative.
+        returns: (H, W), uint16.
+    """
+    if is_relative:
+        low, high = limits_of(depths)
+        steps = (depths - low) / max(high - low, 1e-12) * IGNORED_16
+    else:
+        steps = depths / MILLIMETRE
+    return np.clip(np.round(steps), 0, IGNORED_16).astype("uint16")
