@@ -16,6 +16,7 @@ from keras_vit.errors import first_line, is_out_of_memory
 from keras_vit.models import VisionTransformer
 from keras_vit.weights.containers import read_json, write_json
 from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.families.family import find_class_names
 from keras_vit.weights.read import from_checkpoint
 
 RUN_RECIPE = "recipe.json"
@@ -223,14 +224,4 @@ def stated_class_names(folder: str, num_classes: int) -> list[str] | None:
     """
     path = pathlib.Path(os.path.expanduser(folder), "config.json")
     content = read_json(path) if path.is_file() else {}
-    names = content.get("label_names")
-    by_index = content.get("id2label")
-    if isinstance(by_index, dict) and len(by_index) == num_classes:
-        names = [by_index.get(str(index)) for index in range(num_classes)]
-    if not isinstance(names, list) or len(names) != num_classes:
-        return None
-    if not all(isinstance(name, str) for name in names):
-        return None
-    # The names that transformers writes for classes without names.
-    numbers = [f"LABEL_{index}" for index in range(num_classes)]
-    return None if names == numbers else names
+    return find_class_names(content, num_classes)

@@ -16,6 +16,7 @@ import numpy as np
 
 from keras_vit.files import draft_folder
 from keras_vit.layers.base import as_float32, is_quantized
+from keras_vit.models.dense import DensePredictor
 from keras_vit.models.tuning import merged_values
 from keras_vit.models.vit import VisionTransformer, check_vision_transformer
 from keras_vit.tables import pick
@@ -32,6 +33,7 @@ from keras_vit.weights.families.family import (
     effective_fields,
     rename,
 )
+from keras_vit.weights.families.huggingface_dense import to_file, write_head
 from keras_vit.weights.families.inference import POSITION_TABLE, Shapes
 from keras_vit.weights.images import BESIDE
 
@@ -46,7 +48,7 @@ class Array(NamedTuple):
 
 
 def save_checkpoint(
-    model: VisionTransformer,
+    model: VisionTransformer | DensePredictor,
     path: str | os.PathLike,
     layout: str = "official",
     dialect: str | None = None,
@@ -58,7 +60,8 @@ def save_checkpoint(
     cannot compute are written as a table.
 
     Args:
-        model: The model; it is not changed.
+        model: The model; it is not changed. A DensePredictor is written for
+            DPT or Depth Anything of "huggingface", with its class names.
         path: A `.npz` file for "official" and "big_vision"; a `.safetensors`
             or `.npz` file or a folder for "timm"; a folder for "huggingface".
         layout: "official", "big_vision", "timm" or "huggingface".
@@ -76,8 +79,15 @@ def save_checkpoint(
             it. The message states the reason. A folder names a class, so its
             epsilon must be that of the model.
     """
-    check_vision_transformer(model)
+    head = model.head if isinstance(model, DensePredictor) else None
+    if head is None:
+        check_vision_transformer(model)
     endings = pick(WRITERS, layout, "layout")
+    if head is not None and layout != "huggingface":
+        raise ValueError(
+            "`layout` must be 'huggingface' for a DensePredictor. "
+            f"Received: layout={layout!r}"
+        )
     if is_quantized(model):
         raise ValueError(
             "`model` is quantised, and a checkpoint has float32 weights. Pass "
@@ -106,6 +116,9 @@ def save_checkpoint(
         changes["use_prefix_positions"] = True
     if "qkv_bias" not in kept and config.qkv_bias == "none":
         changes["qkv_bias"] = "all"
+    if head is not None:
+        # The encoders have a norm, whether the head reads it or not.
+        changes["use_final_norm"] = True
     config = dataclasses.replace(config, **changes)
     # The settings that names and shapes do not determine.
     about = {
@@ -134,6 +147,15 @@ def save_checkpoint(
                     f"its class has no {dropped}, and that of the model is "
                     "not zero"
                 )
+        if head is not None:
+            shapes = {row.path: tuple(row.shape) for row in model.weights}
+            written, names, zeros = write_head(
+                written, model.config, head, shapes
+            )
+            values.setdefault(
+                "encoder_norm/gamma",
+                lambda: np.ones(config.width, "float32"),
+            )
     except ValueError as error:
         raise ValueError(
             f"{family.title} cannot express this model: "
@@ -142,6 +164,15 @@ def save_checkpoint(
     dialect = _pick_dialect(model, layout, family, written.dialect, dialect)
     arrays = _arrays(model, values, written, parts, dialect, config)
     arrays = {endings[ending] + name: row for name, row in arrays.items()}
+    if head is not None:
+        arrays |= {
+            name: Array(
+                to_file(np.broadcast_to(np.float32(0), shapes[path])).shape,
+                lambda value=values[path]: to_file(value()),
+            )
+            for path, name in names.items()
+        }
+        arrays |= _zeros(zeros)
     made = ((name, arrays[name].make()) for name in sorted(arrays))
     shapes = {name: row.shape for name, row in arrays.items()}
     if ending == ".npz":
@@ -298,10 +329,7 @@ def _arrays(model, values, written, parts, dialect, config) -> dict[str, Array]:
                 (sum(row.shape[0] for row in rows), *rows[0].shape[1:]),
                 lambda rows=rows: np.concatenate([r.make() for r in rows]),
             )
-    for name, shape in written.adds.items():
-        arrays[name] = Array(
-            shape, functools.partial(np.zeros, shape, "float32")
-        )
+    arrays |= _zeros(written.adds)
     arrays = {rename(n, dialect.changes): row for n, row in arrays.items()}
     blocks = {}
     for name in list(arrays) if dialect.stack else ():
@@ -309,6 +337,14 @@ def _arrays(model, values, written, parts, dialect, config) -> dict[str, Array]:
         if stacked != name:
             blocks.setdefault(stacked, []).append(arrays.pop(name))
     return arrays | {name: _stack(rows, 0) for name, rows in blocks.items()}
+
+
+def _zeros(shapes) -> dict[str, Array]:
+    """Return arrays of zeros of these shapes."""
+    return {
+        name: Array(shape, functools.partial(np.zeros, shape, "float32"))
+        for name, shape in shapes.items()
+    }
 
 
 def _make(value, form, count, index, num_heads) -> np.ndarray:

@@ -400,6 +400,25 @@ def split_projections(
 # ------------------------------------------------------------ paths and shapes
 
 
+def find_class_names(json: dict, num_classes: int) -> list[str] | None:
+    """Return the names of the classes that a config.json states.
+
+    Returns:
+        The names in the order of the logits; None if it names none, or not as
+        many.
+    """
+    names, by_index = json.get("label_names"), json.get("id2label")
+    if isinstance(by_index, dict) and len(by_index) == num_classes:
+        names = [by_index.get(str(index)) for index in range(num_classes)]
+    if not isinstance(names, list) or len(names) != num_classes:
+        return None
+    if not all(isinstance(name, str) for name in names):
+        return None
+    # The names that transformers writes for classes without names.
+    numbers = [f"LABEL_{index}" for index in range(num_classes)]
+    return None if names == numbers else names
+
+
 def effective_fields(found: ViTConfig, config: ViTConfig) -> dict[str, Any]:
     """Return the fields of `found` that matter for the outputs of `config`.
 

@@ -6,6 +6,7 @@ of CLIP, SigLIP and AIMv2.
 
 import dataclasses
 
+from keras_vit.models.config import ViTConfig
 from keras_vit.models.text import TextConfig
 from keras_vit.weights.families.family import (
     FLAT_CONV,
@@ -432,6 +433,19 @@ class HuggingFaceClip(HuggingFace):
             yield "angles of the class token", fields
         if not config.use_final_norm:
             yield "no norm after the last block", ("use_final_norm",)
+
+
+def dense_processor_json(config: ViTConfig) -> dict:
+    """Return the preprocessing of the images of DPT, which are not cropped."""
+    settings = dataclasses.replace(
+        config.preprocessing, resize_mode="squash", crop_fraction=1.0
+    )
+    return {
+        **_processor_json(dataclasses.replace(config, preprocessing=settings)),
+        "image_processor_type": "DPTImageProcessor",
+        "keep_aspect_ratio": False,
+        "ensure_multiple_of": 1,
+    }
 
 
 def _processor_json(config):
