@@ -136,10 +136,10 @@ def write(request: ExportRequest, folder: pathlib.Path) -> list[Written]:
             "browsers read 8 bits of a pixel. Received: "
             f"pixel_range={description['pixel_range']}"
         )
-    if description["class_names"] is None:
+    if request.output == "features":
         raise ValueError(
-            "`model` must be a classifier to run in a web page; if its last "
-            "layer is one, pass `output`. Received: "
+            "`model` must have classes or depths to run in a web page; if its "
+            "last layer is a classifier, pass `output`. Received: "
             f"{description['name']!r}, which returns features"
         )
     write_page_files(folder, description)
