@@ -426,5 +426,5 @@ def test_scripts_of_the_page_are_all_exported():
     folder = pathlib.Path(__file__).parents[2] / "keras_vit/data/web"
     from keras_vit.export.formats.web import PAGE_FILES
 
-    others = {"index.html", "style.css", "LICENSE-LiteRT.txt"}
+    others = {"index.html", "overlay.css", "style.css", "LICENSE-LiteRT.txt"}
     assert {path.name for path in folder.iterdir()} == {*PAGE_FILES, *others}

@@ -439,6 +439,7 @@ def make_questions(
 ) -> Iterator[Question]:
     """Yield a question for each signature, with the answer of Keras."""
     model, settings = request.model, request.serving.settings
+    has_maps = request.output in PIXEL_TASKS
     images = np.asarray(request.images, "float32")
     yield Question(images, request.expected, decide=request.decide)
     images = images[:BATCH_SIZE]
@@ -456,10 +457,9 @@ def make_questions(
         files = encode_larger(pixels)
         seen = np.stack([read(content) for content in files])
         outputs = answer_files(request, request.answer(model, seen))
-        yield Question(
-            files, outputs, "serve_bytes", of_files, decide=request.decide
-        )
-    if request.output in PIXEL_TASKS:
+        decide = request.decide if has_maps else None  # Ranked.
+        yield Question(files, outputs, "serve_bytes", of_files, decide=decide)
+    if has_maps:
         return
     # The layers run one by one, without tracing, on all tokens.
     forward = make_forward(model, request.serving.output, is_short=False)
