@@ -13,6 +13,7 @@ from absl import app, flags, logging  # noqa: F401  Two define flags.
 
 from keras_vit.command_line import import_keras, start
 from keras_vit.tables import guess
+from trainers.data.labels import MAPS
 from trainers.plugins import entry_points
 from trainers.recipes.flags import (
     define_choice,
@@ -599,9 +600,17 @@ def define_inspect_data_flags():
             split, None, "Split to check. Default: that of the data set."
         )
     define_label_flags()
+    define_choice(
+        "objective",
+        None,
+        MAPS,
+        "What the images have for each pixel, its class or its distance, as "
+        "pairs:PATH has. Default: nothing.",
+    )
     for name, define in (
         ("channels", flags.DEFINE_integer),
         ("pixel_range", flags.DEFINE_string),
+        ("depth_unit", flags.DEFINE_float),
     ):
         define(name, None, Recipe.__dataclass_fields__[name].metadata["help"])
 

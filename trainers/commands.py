@@ -77,10 +77,12 @@ def open_source(
         source = RunFolder(as_path(run_dir))
         recipe = source.load_recipe()
         data_dir = data_dir or recipe.data_dir
-        kind, separator = labels
-        if kind == "auto":
-            kind = recipe.labels
-        labels = LabelOptions(kind, separator or recipe.label_separator)
+        if recipe.has_maps:
+            labels = recipe.label_options
+        else:
+            kind = recipe.labels if labels.kind == "auto" else labels.kind
+            separator = labels.separator or recipe.label_separator
+            labels = LabelOptions(kind, separator)
         if dataset is None and ":" in recipe.dataset:
             hint = (
                 f". This is the data set in {source.recipe_path}; a relative "

@@ -74,7 +74,11 @@ def main(arguments):
     )
     if folder:
         has_matrix = not dataset.has_several_labels
+        if dataset.maps:
+            has_matrix = bool(dataset.class_names)
         files = list_files(len(dataset.class_names), has_matrix)
+        if dataset.maps:
+            files.remove("predictions.png")
         print(f"Report: {folder}/{', '.join(files)}")
 
 
@@ -102,7 +106,8 @@ def print_report(
         other: The report of another evaluation, to show beside it.
     """
     # The page has precision and F1 of each class as well.
-    kinds = () if has_many_classes else ("accuracy/", "average_precision/")
+    kinds = ("accuracy/", "average_precision/", "iou/")
+    kinds = () if has_many_classes else kinds
     hidden = ("model_digest", "chosen_on_split")
     shown = [name for name in report if name not in hidden]
     names = [x for x in shown if "/" not in x or x.startswith(kinds)]

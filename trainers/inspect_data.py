@@ -44,12 +44,13 @@ def main(arguments):
                 "Pass one data set, such as folder:photos. "
                 f"Received: {' '.join(names)!r}"
             )
+        kind = FLAGS.objective or FLAGS.labels
         dataset = open_dataset(
             names[0],
             FLAGS.data_dir,
             FLAGS.train_split,
             FLAGS.eval_split,
-            LabelOptions(FLAGS.labels, FLAGS.label_separator),
+            LabelOptions(kind, FLAGS.label_separator, FLAGS.depth_unit),
             PixelOptions(FLAGS.channels, parse_pixel_range(FLAGS.pixel_range)),
         )
         if FLAGS.out:  # Before the work.

@@ -259,7 +259,7 @@ def print_results(trainer: Trainer, seconds: float | None):
             f"trainers.train --init_from={trainer.run.model_path}"
         )
         return
-    if trainer.dataset.has_several_labels:
+    if trainer.dataset.has_several_labels or trainer.dataset.maps:
         return  # Guessing all labels of an image is not one in C.
     num_classes = len(trainer.dataset.class_names)
     key = "val_accuracy"
@@ -333,7 +333,8 @@ def check_images(trainer: Trainer):
     dataset = trainer.dataset
     is_known = trainer.loop.step and not trainer.has_other_images
     has_alternatives = (
-        dataset.has_several_classes(dataset.train_split)
+        not dataset.maps
+        and dataset.has_several_classes(dataset.train_split)
         and not dataset.has_several_labels
     )
     if is_known or has_alternatives:
@@ -389,6 +390,8 @@ def describe_data(recipe: Recipe) -> str:
         words += [f"--{name}={value}"] if value else []
     if recipe.labels == "several":
         words.append("--labels=several")
+    if recipe.has_maps:
+        words.append(f"--objective={recipe.objective}")
     return shlex.join(words)
 
 

@@ -14,12 +14,12 @@ from keras_vit.arguments import as_number, as_whole
 from keras_vit.layers.base import (
     Layer,
     is_quantized,
-    nested_dtype_policy,
     wide_policy_at,
 )
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.tuning import (
+    TunableModel,
     describe_frozen,
     freeze_again,
     layers_with_lora,
@@ -61,6 +61,8 @@ class DenseConfig:
         activation: A key of OUTPUT_ACTIVATIONS; None for logits.
         output_scale: Factor of the outputs behind the activation, such as the
             largest depth in metres.
+        class_names: Names of the classes, one for each output; None if the
+            model does not know them.
         readout: A key of READOUTS; of "dpt" only, as all below.
         stage_widths: Channels of the maps of the four stages.
         width: Channels of the fused maps.
@@ -84,6 +86,7 @@ class DenseConfig:
     dropout_rate: float = 0.0
     activation: str | None = None
     output_scale: float = 1.0
+    class_names: tuple[str, ...] | None = None
     readout: str = "ignore"
     stage_widths: tuple[int, ...] = (96, 192, 384, 768)
     width: int = 256
@@ -109,6 +112,20 @@ class DenseConfig:
         pick(HEADS, self.head, "head")
         pick(READOUTS, self.readout, "readout")
         pick(OUTPUT_ACTIVATIONS, self.activation, "activation")
+        if self.class_names is not None:
+            names = self.class_names
+            is_list = isinstance(names, list | tuple)
+            if not is_list or not all(isinstance(name, str) for name in names):
+                raise ValueError(
+                    "`class_names` must be a tuple of strings or None. "
+                    f"Received: class_names={names!r}"
+                )
+            if len(names) != self.num_outputs:
+                raise ValueError(
+                    f"`class_names` must have {self.num_outputs} names, one "
+                    f"for each output. Received: class_names={names!r}"
+                )
+            set_field("class_names", tuple(names))
         set_field("blocks", tuple(self.blocks))
         widths = (as_whole(n, "stage_widths") for n in self.stage_widths)
         set_field("stage_widths", tuple(widths))
@@ -281,7 +298,7 @@ def _dpt(config, maps, images, inner, policy):
             transposed = keras.layers.Conv2DTranspose
             x = inner(transposed, f"{name}_resize", width, factor, factor)(x)
         elif factor < 1:
-            x = keras.layers.ZeroPadding2D(1, dtype=policy)(x)
+            x = inner(keras.layers.ZeroPadding2D, f"{name}_pad", 1)(x)
             options = {"strides": 2, "padding": "valid"}
             x = conv(f"{name}_resize", width, **options)(x)
         neck = conv(f"{name}_neck", config.width, use_bias=False)
@@ -320,7 +337,7 @@ HEADS = {"linear": _linear, "dpt": _dpt}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class DensePredictor(keras.Model):
+class DensePredictor(TunableModel):
     """An encoder and a head with an answer for each pixel.
 
     Its layers are those of a `VisionTransformer` up to the last block that the
@@ -349,6 +366,8 @@ class DensePredictor(keras.Model):
         >>> tuple(model(np.ones((1, 224, 224, 3), "float32")).shape)
         (1, 224, 224, 5)
     """
+
+    configurations = {"config": ViTConfig, "head": DenseConfig}
 
     def __init__(
         self,
@@ -405,26 +424,10 @@ class DensePredictor(keras.Model):
         self.dtype_policy = policy
         self.config, self.head, self.inner = config, head, inner
 
-    def get_config(self):
-        return {
-            "config": dataclasses.asdict(self.config),
-            "head": dataclasses.asdict(self.head),
-            "dtype": nested_dtype_policy(self),
-            "name": self.name,
-            "trainable": self.trainable,
-            **self.inner.find_edits(self.layers),
-            **describe_frozen(self),
-        }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        config = dict(config)
-        frozen = [config.pop(k, ()) for k in ("frozen", "frozen_weights")]
-        config["config"] = ViTConfig(**config["config"])
-        config["head"] = DenseConfig(**config["head"])
-        model = cls(**config)
-        freeze_again(model, *frozen)
-        return model
+    @property
+    def task(self) -> str:
+        """What the outputs are: "depth", one for each pixel, or "segment"."""
+        return "depth" if self.head.num_outputs == 1 else "segment"
 
 
 def dense_predictor(

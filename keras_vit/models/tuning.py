@@ -1,4 +1,7 @@
-"""Frozen weights, LoRA updates and copies of a VisionTransformer."""
+"""TunableModel: frozen weights, LoRA updates and copies of a model.
+
+It is the base of VisionTransformer and DensePredictor.
+"""
 
 import dataclasses
 import functools
@@ -10,7 +13,11 @@ import keras
 import numpy as np
 
 from keras_vit.arguments import is_number, is_whole
-from keras_vit.layers.base import as_float32, is_quantized
+from keras_vit.layers.base import (
+    as_float32,
+    is_quantized,
+    nested_dtype_policy,
+)
 from keras_vit.layers.positions import PositionEmbedding
 from keras_vit.layers.relative import (
     RelativePositionKeys,
@@ -18,6 +25,171 @@ from keras_vit.layers.relative import (
 )
 from keras_vit.layers.tokens import PatchEncoder
 from keras_vit.tables import pick
+
+
+class TunableModel(keras.Model):
+    """A model that can be fine-tuned in parts, and copied with changes.
+
+    A subclass has the configuration `config` of its encoder, and `inner`,
+    which made its layers. Methods called `with_...` return a changed copy.
+    """
+
+    # Attributes of a model that are configurations, and their classes.
+    configurations: dict[str, type] = {}
+
+    def with_image_size(
+        self, image_size: tuple[int, int] | int, patch_size: int | None = None
+    ):
+        """Return this model for images, and patches, of another size.
+
+        The weights are copied. The position table is resized by the rule
+        `position_resize` of the configuration, the kernel of the patches as
+        in FlexiViT.
+
+        Args:
+            image_size: (height, width) in pixels; one number means a square.
+            patch_size: Side of a patch in pixels. Default: that of this model.
+
+        Raises:
+            ValueError: If the image is not a whole number of patches.
+        """
+        if patch_size is None:
+            patch_size = self.config.patch_size
+        return copy_model(
+            self,
+            image_size=image_size,
+            patch_size=patch_size,
+            use_dynamic_image_size=False,
+        )
+
+    def with_layer_norm_epsilon(self, layer_norm_epsilon: float):
+        """Return this model with another epsilon and the same weights.
+
+        Its outputs differ slightly. `save_checkpoint` requires this where the
+        model of another library has a fixed epsilon.
+
+        Args:
+            layer_norm_epsilon: Added to each variance, such as 1e-6.
+        """
+        return copy_model(self, layer_norm_epsilon=layer_norm_epsilon)
+
+    def with_remat(self, use_remat: bool = True):
+        """Return this model with or without rematerialised blocks."""
+        return copy_model(self, use_remat=use_remat)
+
+    def with_dtype(self, dtype):
+        """Return this model with another dtype policy and the same weights.
+
+        Args:
+            dtype: Dtype policy of the layers, such as "float32".
+
+        Raises:
+            ValueError: If this model is quantised.
+        """
+        if is_quantized(self):
+            raise ValueError(
+                "A quantised model has no float weights to convert; use the "
+                f"model it was quantised from. Received: model={self.name!r}"
+            )
+        return copy_model(self, dtype=dtype)
+
+    def freeze(self, keep: Iterable[str] = ("head",), num_last_blocks: int = 0):
+        """Freeze all weights except those named here.
+
+        Call it before `compile`; after a `fit`, call `compile` again. A batch
+        norm whose weights are frozen keeps its statistics.
+
+        Args:
+            keep: The parts that are trained: any of "head" (of a
+                `DensePredictor`, all layers that the encoder does not have),
+                "norms", "biases", "positions" and "class_token".
+            num_last_blocks: The number of last blocks that are trained, with
+                everything after them.
+
+        Raises:
+            ValueError: If a part is unknown, or there are fewer blocks.
+        """
+        is_kept = keeping(keep)
+        is_last = in_last_blocks(self, num_last_blocks)
+        set_trained(self, lambda path: is_kept(path) or is_last(path))
+
+    def unfreeze(self):
+        """Make all weights trainable, except kernels with LoRA weights."""
+        set_trained(self, lambda path: True)
+
+    def enable_lora(
+        self,
+        rank: int,
+        layers: Iterable[str] = ("qkv", "out"),
+        alpha: float | None = None,
+        keep: Iterable[str] = ("head",),
+    ):
+        """Train low-rank updates of kernels, and freeze all other weights.
+
+        Each kernel W becomes W + alpha / rank * A B. B starts at zero, so the
+        outputs do not change. A file that `save` writes has the merged
+        kernels; `keras_vit.save_lora` writes the trained weights alone.
+
+        Args:
+            rank: The inner dimension of A B.
+            layers: The layers with updates, in all blocks: any of "qkv" and
+                "out" of the attention, "mlp_hidden", "mlp_out", and "head"
+                (of a `DensePredictor`, all projections and convolutions but
+                the transposed ones, which have none in Keras).
+            alpha: Scale of the low-rank updates. Default: `rank`.
+            keep: The parts that are trained as well; see `freeze`.
+
+        Raises:
+            ValueError: If an argument is invalid, or the model is quantised
+                or has LoRA weights.
+
+        Reference: Hu et al. 2022, arXiv:2106.09685.
+        """
+        # All is checked first: after an error, the model is unchanged.
+        is_kept = keeping(keep)
+        for layer in check_lora(self, rank, layers, alpha):
+            layer.enable_lora(int(rank), lora_alpha=alpha)
+            layer.save_own_variables = functools.partial(save_merged, layer)
+        set_trained(self, is_kept)
+        if keras.backend.backend() == "torch":
+            # Keras makes the parameters of a module once, when it is built.
+            self._track_variables()
+
+    def merge_lora(self):
+        """Return a copy with the LoRA weights added to their kernels.
+
+        What is frozen stays frozen; `unfreeze` trains all weights.
+        """
+        return copy_model(self, is_merged=True)
+
+    def save(self, filepath, *arguments, **options):
+        if layers_with_lora(self):
+            # Keras would merge in the compute dtype and save a wrong optimizer.
+            return self.merge_lora().save(filepath, *arguments, **options)
+        return super().save(filepath, *arguments, **options)
+
+    def get_config(self):
+        return {
+            **{
+                name: dataclasses.asdict(getattr(self, name))
+                for name in self.configurations
+            },
+            "dtype": nested_dtype_policy(self),
+            "name": self.name,
+            "trainable": self.trainable,
+            **self.inner.find_edits(self.layers),
+            **describe_frozen(self),
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        frozen = [config.pop(k, ()) for k in ("frozen", "frozen_weights")]
+        for name, configuration in cls.configurations.items():
+            config[name] = configuration(**config[name])
+        model = cls(**config)
+        freeze_again(model, *frozen)
+        return model
 
 
 def set_trained(model, is_trained: Callable[[str], bool]):
@@ -69,7 +241,9 @@ def in_last_blocks(model, num_last_blocks: int) -> Callable[[str], bool]:
     # In the list of layers, these precede their block.
     kinds = ("position_embedding", "relative_positions", "rotary_positions")
     last += [f"{kind}_{first:02d}" for kind in kinds]
-    return lambda path: path.split("/")[0] in last
+    # In any order: a dense head reads earlier blocks, too.
+    is_head = keeping(["head"])
+    return lambda path: is_head(path) or path.split("/")[0] in last
 
 
 def train_layer(model, name: str):
@@ -117,9 +291,11 @@ def is_factor(weight) -> bool:
     return weight.name.startswith("lora_")
 
 
+# The names of the layers of a classifier and of the dense heads.
+HEAD = r"(predictions|(head|stage|fusion)_\w+)"
 # Part -> pattern that the paths of its weights contain.
 PARTS = {
-    "head": r"^predictions/",
+    "head": rf"^{HEAD}/",
     "norms": r"/(gamma|beta)$",
     "biases": r"/(query_|value_)?bias$",
     "positions": r"^(position_embedding|(rotary|relative)_positions)(_\d+)?/",
@@ -151,9 +327,9 @@ def merged_kernel(layer: keras.layers.Layer) -> np.ndarray:
 def without_lora(model: keras.Model) -> keras.Model:
     """Return `model`, or a copy with merged LoRA weights if it has any.
 
-    A model of another class than VisionTransformer is returned as it is.
+    A model that is no TunableModel is returned as it is.
     """
-    has_lora = hasattr(model, "merge_lora") and layers_with_lora(model)
+    has_lora = isinstance(model, TunableModel) and layers_with_lora(model)
     return model.merge_lora() if has_lora else model
 
 
@@ -194,7 +370,8 @@ def check_lora(model, rank: int, layers: Iterable[str], alpha) -> list:
         )
     targets = _find_layers(model, layers)
     for layer in targets:
-        most = min(layer.kernel.shape)
+        *rows, columns = layer.kernel.shape
+        most = min(math.prod(rows), columns)
         if not is_whole(rank) or not 1 <= rank <= most:
             raise ValueError(
                 f"`rank` must be a whole number from 1 to {most} for the layer "
@@ -215,6 +392,7 @@ def _find_layers(model, names):
             layer
             for layer in model._flatten_layers(include_self=False)
             if layer.path
+            and hasattr(layer, "enable_lora")
             and re.fullmatch(pick(LORA_LAYERS, name, "layers"), layer.path)
         ]
         for name in names
@@ -256,12 +434,12 @@ LORA_LAYERS = {
     "out": r"block_\d+/attention/out",
     "mlp_hidden": r"block_\d+/mlp/hidden",
     "mlp_out": r"block_\d+/mlp/out",
-    "head": r"predictions",
+    "head": rf"{HEAD}(/.+)?",
 }
 
 
 def copy_model(model, new_layers=(), *, dtype=None, is_merged=False, **changes):
-    """Return a copy of a VisionTransformer with the same weights.
+    """Return a copy of a TunableModel with the same weights.
 
     The copy has the LoRA weights of the model, and the same weights are
     frozen.

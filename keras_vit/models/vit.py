@@ -3,7 +3,6 @@
 `connect_layers` is the graph, from images to outputs.
 """
 
-import dataclasses
 import functools
 import numbers
 from collections.abc import Callable, Iterable, Iterator
@@ -13,8 +12,6 @@ import keras
 from keras_vit.layers import kernels
 from keras_vit.layers.base import (
     InnerLayers,
-    is_quantized,
-    nested_dtype_policy,
     policy_at,
     wide,
     wide_policy_at,
@@ -32,18 +29,7 @@ from keras_vit.layers.tokens import (
     PrefixTokens,
 )
 from keras_vit.models.config import CHOICES, ViTConfig
-from keras_vit.models.tuning import (
-    check_lora,
-    copy_model,
-    describe_frozen,
-    freeze_again,
-    in_last_blocks,
-    keeping,
-    layers_with_lora,
-    save_merged,
-    set_trained,
-    train_layer,
-)
+from keras_vit.models.tuning import TunableModel, copy_model, train_layer
 
 
 def connect_layers(
@@ -254,7 +240,7 @@ TAKEN_FIELDS = {
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class VisionTransformer(keras.Model):
+class VisionTransformer(TunableModel):
     """A Vision Transformer: patches, positions, Transformer blocks, head.
 
     Every step is a named layer (`patch_encoder`, `block_00`, ...,
@@ -287,6 +273,8 @@ class VisionTransformer(keras.Model):
 
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929.
     """
+
+    configurations = {"config": ViTConfig}
 
     def __init__(
         self,
@@ -385,31 +373,6 @@ class VisionTransformer(keras.Model):
             found.append((patches, x[:, :prefix]) if with_prefix else patches)
         return found
 
-    def with_image_size(
-        self, image_size: tuple[int, int] | int, patch_size: int | None = None
-    ):
-        """Return this model for images, and patches, of another size.
-
-        The weights are copied. The position table is resized by the rule
-        `position_resize` of the configuration, the kernel of the patches as
-        in FlexiViT.
-
-        Args:
-            image_size: (height, width) in pixels; one number means a square.
-            patch_size: Side of a patch in pixels. Default: that of this model.
-
-        Raises:
-            ValueError: If the image is not a whole number of patches.
-        """
-        if patch_size is None:
-            patch_size = self.config.patch_size
-        return copy_model(
-            self,
-            image_size=image_size,
-            patch_size=patch_size,
-            use_dynamic_image_size=False,
-        )
-
     def with_num_classes(self, num_classes: int):
         """Return this model with a new head for `num_classes` classes.
 
@@ -429,127 +392,6 @@ class VisionTransformer(keras.Model):
     def with_classifier_activation(self, classifier_activation: str | None):
         """Return this model with another activation; None for logits."""
         return copy_model(self, classifier_activation=classifier_activation)
-
-    def with_layer_norm_epsilon(self, layer_norm_epsilon: float):
-        """Return this model with another epsilon and the same weights.
-
-        Its outputs differ slightly. `save_checkpoint` requires this where the
-        model of another library has a fixed epsilon.
-
-        Args:
-            layer_norm_epsilon: Added to each variance, such as 1e-6.
-        """
-        return copy_model(self, layer_norm_epsilon=layer_norm_epsilon)
-
-    def with_remat(self, use_remat: bool = True):
-        """Return this model with or without rematerialised blocks."""
-        return copy_model(self, use_remat=use_remat)
-
-    def with_dtype(self, dtype):
-        """Return this model with another dtype policy and the same weights.
-
-        Args:
-            dtype: Dtype policy of the layers, such as "float32".
-
-        Raises:
-            ValueError: If this model is quantised.
-        """
-        if is_quantized(self):
-            raise ValueError(
-                "A quantised model has no float weights to convert; use the "
-                f"model it was quantised from. Received: model={self.name!r}"
-            )
-        return copy_model(self, dtype=dtype)
-
-    def freeze(self, keep: Iterable[str] = ("head",), num_last_blocks: int = 0):
-        """Freeze all weights except those named here.
-
-        Call it before `compile`; after a `fit`, call `compile` again.
-
-        Args:
-            keep: The parts that are trained: any of "head", "norms", "biases",
-                "positions" and "class_token".
-            num_last_blocks: The number of last blocks that are trained, with
-                everything after them.
-
-        Raises:
-            ValueError: If a part is unknown, or there are fewer blocks.
-        """
-        is_kept = keeping(keep)
-        is_last = in_last_blocks(self, num_last_blocks)
-        set_trained(self, lambda path: is_kept(path) or is_last(path))
-
-    def unfreeze(self):
-        """Make all weights trainable, except kernels with LoRA weights."""
-        set_trained(self, lambda path: True)
-
-    def enable_lora(
-        self,
-        rank: int,
-        layers: Iterable[str] = ("qkv", "out"),
-        alpha: float | None = None,
-        keep: Iterable[str] = ("head",),
-    ):
-        """Train low-rank updates of kernels, and freeze all other weights.
-
-        Each kernel W becomes W + alpha / rank * A B. B starts at zero, so the
-        outputs do not change. A file that `save` writes has the merged
-        kernels; `keras_vit.save_lora` writes the trained weights alone.
-
-        Args:
-            rank: The inner dimension of A B.
-            layers: The layers with updates, in all blocks: any of "qkv" and
-                "out" of the attention, "mlp_hidden", "mlp_out", and "head".
-            alpha: Scale of the low-rank updates. Default: `rank`.
-            keep: The parts that are trained as well; see `freeze`.
-
-        Raises:
-            ValueError: If an argument is invalid, or the model is quantised
-                or has LoRA weights.
-
-        Reference: Hu et al. 2022, arXiv:2106.09685.
-        """
-        # All is checked first: after an error, the model is unchanged.
-        is_kept = keeping(keep)
-        for layer in check_lora(self, rank, layers, alpha):
-            layer.enable_lora(int(rank), lora_alpha=alpha)
-            layer.save_own_variables = functools.partial(save_merged, layer)
-        set_trained(self, is_kept)
-        if keras.backend.backend() == "torch":
-            # Keras makes the parameters of a module once, when it is built.
-            self._track_variables()
-
-    def merge_lora(self):
-        """Return a copy with the LoRA weights added to their kernels.
-
-        What is frozen stays frozen; `unfreeze` trains all weights.
-        """
-        return copy_model(self, is_merged=True)
-
-    def save(self, filepath, *arguments, **options):
-        if layers_with_lora(self):
-            # Keras would merge in the compute dtype and save a wrong optimizer.
-            return self.merge_lora().save(filepath, *arguments, **options)
-        return super().save(filepath, *arguments, **options)
-
-    def get_config(self):
-        return {
-            "config": dataclasses.asdict(self.config),
-            "dtype": nested_dtype_policy(self),
-            "name": self.name,
-            "trainable": self.trainable,
-            **self.inner.find_edits(self.layers),
-            **describe_frozen(self),
-        }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        config = dict(config)
-        frozen = [config.pop(k, ()) for k in ("frozen", "frozen_weights")]
-        fields = ViTConfig(**config["config"])
-        model = cls(**{**config, "config": fields})
-        freeze_again(model, *frozen)
-        return model
 
 
 def block_indices(

@@ -20,6 +20,11 @@ METHODS = {
     "bicubic": _resize_bicubic,
     "bilinear": tf.image.resize,
 }
+# Of an answer for each pixel, such as its class, nothing is mixed.
+RESIZERS = {
+    **METHODS,
+    "nearest": functools.partial(tf.image.resize, method="nearest"),
+}
 
 
 def apply_steps(image: tf.Tensor, steps: Iterable[Mapping]) -> tf.Tensor:
@@ -39,7 +44,7 @@ def apply_steps(image: tf.Tensor, steps: Iterable[Mapping]) -> tf.Tensor:
 
 def _resize(image, step):
     size = step["height"], step["width"]
-    return METHODS[step["method"]](image, size)
+    return RESIZERS[step["method"]](image, size)
 
 
 def _resize_to_cover(image, step):
@@ -51,7 +56,7 @@ def _resize_to_cover(image, step):
         lambda: (tf.maximum(columns * height // width, rows), columns),
         lambda: (rows, tf.maximum(rows * width // height, columns)),
     )
-    return METHODS[step["method"]](image, tf.stack(size))
+    return RESIZERS[step["method"]](image, tf.stack(size))
 
 
 def _resize_small(image, step):
@@ -59,7 +64,8 @@ def _resize_small(image, step):
     image = _cut_long(image)
     sides = tf.cast(tf.shape(image)[:2], tf.float32)
     size = tf.round(sides * (step["size"] / tf.reduce_min(sides)))
-    return METHODS["area"](image, tf.cast(size, tf.int32))
+    method = RESIZERS[step.get("method", "area")]
+    return method(image, tf.cast(size, tf.int32))
 
 
 def _central_crop(image, step):

@@ -4,12 +4,13 @@ import os
 
 from keras_vit.layers.base import as_float32
 from keras_vit.models.tuning import (
+    TunableModel,
     check_lora,
     describe_lora,
     layers_with_lora,
     set_trained,
 )
-from keras_vit.models.vit import VisionTransformer, check_vision_transformer
+from keras_vit.models.vit import check_vision_transformer
 from keras_vit.weights.containers import (
     FLOATS,
     open_file,
@@ -21,7 +22,7 @@ DESCRIPTION = "lora"  # In the description of the file.
 TYPES = {"rank": int, "alpha": (int, float), "layers": list}
 
 
-def save_lora(model: VisionTransformer, path: str | os.PathLike):
+def save_lora(model: TunableModel, path: str | os.PathLike):
     """Write the LoRA weights of a model and its other trainable weights.
 
     The file has the two factors of each low-rank update and all other trainable
@@ -30,13 +31,14 @@ def save_lora(model: VisionTransformer, path: str | os.PathLike):
     it, see `load_lora`.
 
     Args:
-        model: A model with LoRA, see `VisionTransformer.enable_lora`.
+        model: A VisionTransformer or a DensePredictor with LoRA, see
+            `VisionTransformer.enable_lora`.
         path: The file to write; its name ends in `.safetensors`.
 
     Raises:
         ValueError: If the model has no LoRA, or the name ends otherwise.
     """
-    check_vision_transformer(model)
+    _check_model(model)
     path = os.path.expanduser(os.fspath(path))
     if not path.endswith(".safetensors"):
         raise ValueError(
@@ -57,7 +59,7 @@ def save_lora(model: VisionTransformer, path: str | os.PathLike):
     )
 
 
-def load_lora(model: VisionTransformer, path: str | os.PathLike):
+def load_lora(model: TunableModel, path: str | os.PathLike):
     """Add the LoRA weights of a file that `save_lora` wrote to a model.
 
     Afterwards, the same weights are trainable as when the file was written.
@@ -72,7 +74,7 @@ def load_lora(model: VisionTransformer, path: str | os.PathLike):
         ValueError: If the file is damaged or of another kind, or its arrays do
             not fit the model.
     """
-    check_vision_transformer(model)
+    _check_model(model)
     with open_file(path) as file:
         found = file.json.get(DESCRIPTION)
         if not isinstance(found, dict) or not all(
@@ -107,13 +109,19 @@ def load_lora(model: VisionTransformer, path: str | os.PathLike):
             weight.assign(arrays[weight.path])
 
 
+def _check_model(model):
+    """Raise a ValueError unless a model can have LoRA."""
+    if not isinstance(model, TunableModel):
+        check_vision_transformer(model)
+
+
 def _check_shapes(file, model, targets, rank):
     """Raise a ValueError unless the arrays are weights of the model."""
     shapes = {weight.path: tuple(weight.shape) for weight in model.weights}
     factors = {}
     for layer in targets:
-        rows, columns = layer.kernel.shape
-        factors[f"{layer.path}/lora_kernel_a"] = (rows, rank)
+        *rows, columns = layer.kernel.shape
+        factors[f"{layer.path}/lora_kernel_a"] = (*rows, rank)
         factors[f"{layer.path}/lora_kernel_b"] = (rank, columns)
     shapes |= factors
     for name in [*file.arrays, *factors]:
@@ -123,7 +131,13 @@ def _check_shapes(file, model, targets, rank):
             continue
         theirs = "nothing" if array is None else f"{array.dtype} {array.shape}"
         advice = ""
-        if name.startswith("predictions/") and array and expected:
+        has_classes = hasattr(model, "with_num_classes")
+        if (
+            has_classes
+            and name.startswith("predictions/")
+            and array
+            and expected
+        ):
             count = array.shape[-1] if array.shape else 0
             advice = f"; see model.with_num_classes({count})"
         raise ValueError(

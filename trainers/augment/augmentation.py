@@ -121,6 +121,36 @@ class Augmentation:
             image = operation(image, tf.random.fold_in(seed, place))
         return image
 
+    def both(
+        self,
+        image: tf.Tensor,
+        target: tf.Tensor,
+        seed: tf.Tensor,
+        name: str | tf.Tensor = "",
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return an image and its map after the operations on images.
+
+        Both move alike; of the map, the nearest pixel counts.
+
+        Shapes:
+            image: (H, W, C), floats from 0 to 255. target: (H, W, 1), NaN
+            where nothing is known. seed: (2,), integers.
+            returns: (H', W', C) and (H', W', 1).
+
+        Args:
+            image: The image.
+            target: Its map.
+            seed: Seed of all random numbers.
+            name: Name of the image in error messages.
+        """
+        for place, operation in self.image_operations:
+            if isinstance(operation, Crop):
+                image = operation.check(image, name)
+            key = tf.random.fold_in(seed, place)
+            image = operation(image, key)
+            target = operation.on_maps(target, key)
+        return image, target
+
     def batch(
         self,
         images: tf.Tensor,
@@ -187,21 +217,32 @@ def parse_augmentation(
     )
 
 
-def try_operations(text: str, argument: str, channels: int):
+def try_operations(
+    text: str, argument: str, channels: int, has_maps: bool = False
+):
     """Call the operations of plug-ins once, with black images.
 
     Args:
         text: Operations separated by `|`.
         argument: Name of the argument that contains `text`, for errors.
         channels: Channels of the images.
+        has_maps: Whether the images have an answer for each pixel.
 
     Raises:
-        ValueError: If one does not return what an operation returns. What
-            it raises itself is not changed.
+        ValueError: If one does not return what an operation returns, or
+            cannot move a map as its image. What it raises itself is not
+            changed.
     """
     size, seed = (96, 64), tf.constant([1, 2])
     images = tf.zeros((2, *size, channels))
     for call in read_calls(text, argument):
+        if has_maps and call.name not in NORMALIZING:
+            operation = call.make(OPS | BATCH_OPS, image_size=size)
+            if not hasattr(operation, "on_maps"):
+                call.fail(
+                    f"{call.name} does not say how the answers for each pixel "
+                    "move with the image (`on_maps`)"
+                )
         if call.name in BUILT_IN:
             continue
         operation = call.make(OPS | BATCH_OPS, image_size=size)

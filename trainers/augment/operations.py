@@ -2,10 +2,14 @@
 
 Each value is a factory: it takes the arguments in the line of operations and
 returns a function of an image and a seed (OPS) or of a batch (BATCH_OPS, see
-`mixing`).
+`mixing`). Where the images have maps, an answer for each pixel, the attribute
+`on_maps` of this function moves a map (H, W, 1) as the image was moved, with
+the same arguments: of each pixel it takes the nearest one, and NaN outside of
+the image. An operation without it cannot be used there.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -45,13 +49,17 @@ def pad_crop(pixels: int):
     """Pad each side with `pixels` zeros; crop the old size at random."""
     require(pixels >= 0, "pixels", "0 or more", pixels)
 
-    def shift(image, seed):
+    def shift(image, seed, fill=0):
         border = [[pixels, pixels], [pixels, pixels], [0, 0]]
         return tf.image.stateless_random_crop(
-            tf.pad(image, border), tf.shape(image), seed
+            tf.pad(image, border, constant_values=fill), tf.shape(image), seed
         )
 
+    shift.on_maps = functools.partial(shift, fill=UNKNOWN)
     return shift
+
+
+UNKNOWN = float("nan")
 
 
 def inception_crop(
@@ -86,19 +94,31 @@ def inception_crop(
         )
         return tf.concat([start[:2], extent[:2]], 0)
 
-    return WindowCrop(pick_window, lambda image: tf.image.resize(image, target))
+    return WindowCrop(pick_window, target)
 
 
 @dataclasses.dataclass(frozen=True)
 class WindowCrop:
-    """Cuts a window out of an image, and resizes it."""
+    """Cuts a window out of an image, and resizes it to `target`."""
 
     pick_window: Callable
-    resize: Callable
+    target: tuple[int, int]
+
+    def resize(self, window):
+        return tf.image.resize(window, self.target)
 
     def __call__(self, image, seed):
         window = self.pick_window(tf.shape(image), seed)
         return self.resize(cut_window(image, window))
+
+    def on_maps(self, target, seed):
+        window = self.pick_window(tf.shape(target), seed)
+        return resize_map(cut_window(target, window), self.target)
+
+
+def resize_map(target: tf.Tensor, size) -> tf.Tensor:
+    """Return a map (H, W, 1) at another size: of each pixel the nearest."""
+    return tf.image.resize(target, size, "nearest")
 
 
 def random_crop(size: int | None = None, *, image_size):
@@ -165,6 +185,8 @@ class Crop:
         start = tf.concat([self.pick(free, seed), [0]], 0)
         return tf.slice(image, start, (*self.target, image.shape[-1]))
 
+    on_maps = __call__
+
 
 def resize(size: int | None = None, method: str = "bilinear", *, image_size):
     """Resize the image, ignoring its aspect ratio.
@@ -187,6 +209,10 @@ class Resize:
 
     def __call__(self, image, seed):
         return resizing.apply_steps(image, [self.step])
+
+    def on_maps(self, target, seed):
+        step = {**self.step, "method": "nearest"}
+        return resizing.apply_steps(target, [step])
 
 
 def resize_to_cover(
@@ -302,6 +328,7 @@ def random_erasing(
         # Drawing the noise is slow, so it is drawn only where it is used.
         return tf.cond(is_drawn, overwrite, lambda: image)
 
+    erase.on_maps = lambda target, seed: target
     return erase
 
 
@@ -360,6 +387,7 @@ def cutmix(alpha: float = 1.0):
         share = tf.reduce_prod((end - start) / size)
         return tf.where(box, others, images), share
 
+    mix.on_maps = mix
     return mix
 
 
@@ -393,7 +421,8 @@ def mix_pairs(
     image is mixed with itself, and so is an image whose partner has weight 0.
 
     Shapes:
-        images: (B, H, W, C). labels: (B, classes). weights: (B,). seed: (2,).
+        images: (B, H, W, C). labels: (B, classes), or maps (B, H, W, 1).
+        weights: (B,). seed: (2,).
         returns: images and labels of the same shapes.
 
     Args:
@@ -410,16 +439,26 @@ def mix_pairs(
     other = tf.where(other < tf.size(own), other, own)
     is_there = weights > 0
     other = tf.where(is_there & tf.gather(is_there, other), other, own)
-    others = tf.gather(images, other)
+    others, has_maps = tf.gather(images, other), len(labels.shape) == 4
 
     def branch(place, operation):
-        return lambda: operation(images, others, tf.random.fold_in(seed, place))
+        key = tf.random.fold_in(seed, place)
+
+        def mix():
+            if not has_maps:
+                return operation(images, others, key)
+            moved, _ = operation.on_maps(labels, tf.gather(labels, other), key)
+            return operation(images, others, key)[0], moved
+
+        return mix
 
     choice = tf.random.stateless_uniform(
         (), tf.random.fold_in(seed, -1), 0, len(operations), tf.int32
     )
     branches = [branch(*row) for row in operations]
     images, share = tf.switch_case(choice, branches)
+    if has_maps:
+        return images, share  # The maps.
     share = tf.cast(share, labels.dtype)
     return images, labels + share * (tf.gather(labels, other) - labels)
 

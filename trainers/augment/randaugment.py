@@ -14,7 +14,12 @@ from trainers.augment.parser import require
 
 def flip_lr():
     """Mirror half of the images from left to right."""
-    return tf.image.stateless_random_flip_left_right
+
+    def flip(image, seed):
+        return tf.image.stateless_random_flip_left_right(image, seed)
+
+    flip.on_maps = flip
+    return flip
 
 
 def affine(degrees: float, shift: float, scale: float):
@@ -31,7 +36,7 @@ def affine(degrees: float, shift: float, scale: float):
     require(shift >= 0, "shift", "0 or more", shift)
     require(0 <= scale < 1, "scale", "in [0, 1)", scale)
 
-    def transform(image, seed):
+    def transform(image, seed, fill=0.0, method="BILINEAR"):
         draw = tf.random.stateless_uniform((4,), seed, -1.0, 1.0)
         height, width = tf.unstack(tf.cast(tf.shape(image)[:2], tf.float32))
         angle = draw[0] * degrees * math.pi / 180
@@ -53,11 +58,14 @@ def affine(degrees: float, shift: float, scale: float):
             images=image[None],
             transforms=tf.stack(matrix)[None],
             output_shape=tf.shape(image)[:2],
-            fill_value=0.0,
-            interpolation="BILINEAR",
+            fill_value=fill,
+            interpolation=method,
             fill_mode="CONSTANT",
         )[0]
 
+    transform.on_maps = functools.partial(
+        transform, fill=float("nan"), method="NEAREST"
+    )
     return transform
 
 
@@ -97,21 +105,27 @@ def apply_randaugment(image, seed, num_ops: int, magnitude: float):
         the mean, and such a Solarize changes nothing. Sharpness rounds
         smoothed levels to the nearest, as Pillow does, not down.
     """
-    shape = image.shape
-    if shape[-1] not in (1, 3):
+    if image.shape[-1] not in (1, 3):
         raise ValueError(
             "`randaugment` takes images of 1 or 3 channels. "
-            f"Received: an image of shape {shape}"
+            f"Received: an image of shape {image.shape}"
         )
     image = tf.saturate_cast(tf.round(image), tf.uint8)
+    image = _apply_drawn(image, seed, num_ops, magnitude, RANDAUGMENT)
+    return tf.cast(image, tf.float32)
+
+
+def _apply_drawn(image, seed, num_ops, magnitude, operations):
+    """Return an image after `num_ops` operations of the table."""
+    shape = image.shape
 
     def step(index, image):
         draw = tf.random.stateless_uniform((4,), tf.random.fold_in(seed, index))
-        choice = tf.cast(draw[0] * len(RANDAUGMENT), tf.int32)
+        choice = tf.cast(draw[0] * len(operations), tf.int32)
         sign = tf.where(draw[1] < 0.5, -1.0, 1.0)
         branches = [
             functools.partial(operation, image, magnitude / 10, sign, draw[2:])
-            for operation in RANDAUGMENT.values()
+            for operation in operations.values()
         ]
         image = tf.switch_case(choice, branches)
         return index + 1, tf.ensure_shape(image, shape)
@@ -120,7 +134,7 @@ def apply_randaugment(image, seed, num_ops: int, magnitude: float):
     _, image = tf.while_loop(
         lambda index, image: index < num_ops, step, (0, image)
     )
-    return tf.cast(image, tf.float32)
+    return image
 
 
 def auto_contrast(image):
@@ -277,7 +291,7 @@ def _blend(zero, image, factor):
 
 
 def _move(image, matrix):
-    """Transform an image; empty space becomes grey.
+    """Transform an image; empty space becomes grey, of a map unknown.
 
     The pixel (x, y) of the result is the nearest pixel of the image to
     (a x + b y + c, d x + e y + f). The centre of the upper left pixel is
@@ -287,7 +301,7 @@ def _move(image, matrix):
         images=image[None],
         transforms=tf.stack((*matrix, 0.0, 0.0))[None],
         output_shape=tf.shape(image)[:2],
-        fill_value=float(GREY),
+        fill_value=float("nan") if image.dtype.is_floating else float(GREY),
         interpolation="NEAREST",
         fill_mode="CONSTANT",
     )[0]
@@ -327,10 +341,23 @@ RANDAUGMENT = {
 }
 
 
+# Those that move pixels. The others change the colours of an image alone.
+MOVING = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
+ON_MAPS = {
+    name: operation if name in MOVING else lambda image, m, sign, place: image
+    for name, operation in RANDAUGMENT.items()
+}
+
+
 def randaugment(num_ops: int, magnitude: float):
     """Apply random changes of colour and geometry, as RandAugment does."""
     require(num_ops > 0, "num_ops", "positive", num_ops)
     require(magnitude >= 0, "magnitude", "0 or more", magnitude)
-    return lambda image, seed: apply_randaugment(
-        image, seed, num_ops, magnitude
+
+    def change(image, seed):
+        return apply_randaugment(image, seed, num_ops, magnitude)
+
+    change.on_maps = lambda target, seed: _apply_drawn(
+        target, seed, num_ops, magnitude, ON_MAPS
     )
+    return change

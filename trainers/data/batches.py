@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.preprocessing.description import Normalization
 from trainers.augment.augmentation import Augmentation, parse_augmentation
+from trainers.augment.operations import UNKNOWN, resize_map
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import (
     BadExamples,
@@ -156,7 +157,9 @@ def train_batches(
     Shapes:
         yields images (B, H, W, C), floats in the range of the augmentation,
         labels (B, classes), one-hot or multi-hot floats, and weights (B,),
-        where B is batch_size / num_replicas.
+        where B is batch_size / num_replicas. With maps, the labels are these,
+        (B, H, W), see `maps.py`; an image of which nothing is known has
+        weight 0.
 
     Args:
         dataset: The data set to read.
@@ -185,7 +188,7 @@ def train_batches(
         reading = slots
         decode = make_decode(dataset, bad_examples or BadExamples())
     else:  # Each worker of the service reads the whole split.
-        check_data_service(num_streams, bad_examples)
+        check_data_service(dataset, num_streams, bad_examples)
         reading = BatchSlots(batch_size)
         decode = make_decode(dataset)
     # Small data sets are decoded once and cached, others in every epoch.
@@ -213,7 +216,7 @@ def train_batches(
         # Negative numbers, so that the seeds differ from those of the images.
         batch_seed = tf.stack([tf.constant(seed, tf.int64), -1 - step])
         images, labels = augmentation.batch(images, labels, weights, batch_seed)
-        return images, labels, weights
+        return images, _without_channel(labels), weights
 
     batches = tf.data.Dataset.choose_from_datasets(
         streams, tf.data.Dataset.range(len(streams)).repeat()
@@ -289,9 +292,10 @@ def eval_batches(
         position % batch_size in slots.slots
         for position in range(num_examples, filled)
     )
+    nothing = tf.zeros((len(dataset.class_names),))
     filler = (
         tf.zeros((*image_size, dataset.channels)),
-        tf.zeros((len(dataset.class_names),)),
+        tf.fill((*image_size, 1), UNKNOWN) if dataset.maps else nothing,
         tf.zeros(()),
         *([tf.constant("")] if with_names else []),
     )
@@ -300,6 +304,9 @@ def eval_batches(
         prepared = prepare(position, example)
         return (*prepared, example[-1]) if with_names else prepared
 
+    def arrange(images, labels, *rest):
+        return images, _without_channel(labels), *rest
+
     return (
         dataset.reader.read(ranges)
         .enumerate()
@@ -307,6 +314,7 @@ def eval_batches(
         .map(as_written(prepare_named), **IN_ORDER)
         .concatenate(tf.data.Dataset.from_tensors(filler).repeat(missing))
         .batch(slots.per_replica, drop_remainder=True)
+        .map(as_written(arrange))
         .prefetch(tf.data.AUTOTUNE)
     )
 
@@ -358,8 +366,15 @@ def read_images(
     )
 
 
-def check_data_service(num_streams: int, bad_examples: BadExamples | None):
+def check_data_service(
+    dataset: ImageDataset, num_streams: int, bad_examples: BadExamples | None
+):
     """Raise a ValueError if a tf.data service does not support an option."""
+    if dataset.maps:
+        raise ValueError(
+            "`data_service` must be unset for answers of each pixel, which "
+            f"its workers cannot read. Received: dataset={dataset.name!r}"
+        )
     if num_streams != 1:
         raise ValueError(
             "`num_streams` must be 1 with `data_service`, which divides the "
@@ -371,6 +386,11 @@ def check_data_service(num_streams: int, bad_examples: BadExamples | None):
             "cannot report names. "
             f"Received: max_bad_examples={bad_examples.limit}"
         )
+
+
+def _without_channel(labels):
+    """Return maps (B, H, W) of those of one channel; others as they are."""
+    return labels[..., 0] if labels.shape.rank == 4 else labels
 
 
 ENDLESS = np.iinfo(np.int64).max
@@ -488,6 +508,9 @@ def make_prepare(
 
     def prepare(position, example):
         image, label, is_good = read(position, example)
+        if dataset.maps:
+            is_known = tf.reduce_any(tf.logical_not(tf.math.is_nan(label)))
+            return image, label, is_good * tf.cast(is_known, tf.float32)
         if dataset.has_several_labels:
             is_known = tf.logical_not(tf.math.is_nan(label))
             weight = is_good * tf.cast(tf.reduce_any(is_known), tf.float32)
@@ -512,11 +535,12 @@ def make_prepare_image(
 
     Shapes:
         The function returns the image at `image_size`, zeros if it is
-        unreadable; the label as the example has it; and 1.0, or 0.0 if the
-        image is unreadable.
+        unreadable; the label as the example has it, a map at `image_size`,
+        (H, W, 1); and 1.0, or 0.0 if the image is unreadable.
     """
-    # If all images have one size, they are small, and are decoded whole.
-    is_window = None in dataset.reader.image_shape
+    # If all images have one size, they are small, and are decoded whole. With
+    # maps, whole images show whether both have one size.
+    is_window = None in dataset.reader.image_shape and not dataset.maps
     is_window &= decode is not None and augmentation.pick_window is not None
 
     def prepare(position, example):
@@ -529,6 +553,22 @@ def make_prepare_image(
         elif decode is not None:
             example = decode(*example)
         image, label, is_good = example
+        shape = (*image_size, dataset.channels)
+
+        def augment_both():
+            augmented, target = augmentation.both(
+                tf.cast(image, tf.float32), label, draw, name
+            )
+            augmented = to_model_input(
+                augmented, image_size, augmentation.normalization
+            )
+            return augmented, resize_map(target, image_size)
+
+        if dataset.maps:
+            nothing = tf.zeros(shape), tf.fill((*image_size, 1), UNKNOWN)
+            image, label = tf.cond(is_good > 0, augment_both, lambda: nothing)
+            label = tf.ensure_shape(label, (*image_size, 1))
+            return image, label, is_good
 
         def augment():
             augmented = augmentation.image(
@@ -538,7 +578,6 @@ def make_prepare_image(
                 augmented, image_size, augmentation.normalization
             )
 
-        shape = (*image_size, dataset.channels)
         image = tf.cond(is_good > 0, augment, lambda: tf.zeros(shape))
         return image, label, is_good
 

@@ -23,9 +23,11 @@ from trainers.data.file_lists import (
     is_file_list,
 )
 from trainers.data.labels import AUTO, LabelOptions
+from trainers.data.maps import MapRule
 from trainers.data.pixels import USUAL, PixelOptions
 from trainers.data.readers.image_files import ImageFiles, number_classes
 from trainers.data.readers.image_paths import find_copies_of
+from trainers.data.readers.pairs import open_pairs
 from trainers.data.readers.tfds import DATASETS, open_tfds
 from trainers.data.readers.tfrecord import open_tfrecords
 from trainers.data.splits import (
@@ -58,6 +60,8 @@ class ExampleReader(Protocol):
         has_several_labels: Whether images may have several labels.
         has_exif: Whether the files may be of any kind, as people have them:
             with an Exif orientation, or one that TensorFlow cannot read.
+        maps: The MapRule of a reader with an answer for each pixel, which has
+            `load_map` as well; others need not have it. See `readers.pairs`.
     """
 
     class_names: list[str]
@@ -169,6 +173,11 @@ class ImageDataset:
             as_written(lambda *example: decode(*example)[:2]),
             num_parallel_calls=tf.data.AUTOTUNE,
         )
+
+    @property
+    def maps(self) -> MapRule | None:
+        """How the answers for each pixel are read; None if there are none."""
+        return getattr(self.reader, "maps", None)
 
     @property
     def has_several_labels(self) -> bool:
@@ -297,8 +306,8 @@ def open_dataset(
     Args:
         name: A key of DATASETS, any name of TFDS, `folder:PATH` (see
             `list_image_folder`), `csv:PATH` (see `list_csv`), `images:PATH`
-            (see `list_unlabelled_images`) or `tfrecord:PATH` (see
-            `open_tfrecords`).
+            (see `list_unlabelled_images`), `tfrecord:PATH` (see
+            `open_tfrecords`) or `pairs:PATH` (see `open_pairs`).
         data_dir: Folder of the TFDS data sets; None for the default of TFDS.
         train_split: Split to train on, in the notation of TFDS. Default: that
             of the data set, or `train`.
@@ -327,6 +336,11 @@ def open_dataset(
         if split is not None:
             locate_split(name, reader.splits, split, argument)
     found = ImageDataset(name, reader, train_split, eval_split)
+    if labels.has_maps and not found.maps:
+        raise ValueError(
+            "`dataset` must have an answer for each pixel, as pairs:PATH, with "
+            f"--objective={labels.kind}. Received: dataset={name!r}"
+        )
     return found.with_pixels(pixels)
 
 
@@ -384,4 +398,4 @@ def _open_reader(name, data_dir, labels):
 
 TFDS_NAME = re.compile(r"[a-z_]\w*([:/]|$)", re.ASCII | re.IGNORECASE)
 # The kinds of data sets that are named KIND:PATH, besides FILE_LISTS.
-READERS = {"tfrecord": open_tfrecords}
+READERS = {"tfrecord": open_tfrecords, "pairs": open_pairs}

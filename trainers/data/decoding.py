@@ -23,6 +23,7 @@ from keras_vit.preprocessing.decoding import (
     upright_decoder,
 )
 from keras_vit.tables import list_first
+from trainers.data.maps import check_size
 from trainers.data.pixels import USUAL, PixelOptions
 from trainers.data.readers.image_paths import printable
 
@@ -62,22 +63,35 @@ class BadExamples:
         with self._lock:
             return list(self._names)
 
-    def report(self, name: str):
+    def report(self, name: str, reason: str = ""):
         """Record that the image `name` cannot be read.
+
+        Args:
+            name: The name of the image.
+            reason: What else is wrong, as words, if it is not the image.
 
         Raises:
             BadExampleError: If more images are unreadable than allowed.
         """
         with self._lock:
-            self._names[name] = None
+            self._names[name] = reason
         self.check()
 
     def check(self):
         """Raise a BadExampleError if more are unreadable than allowed."""
-        names = self.names
-        if len(names) > self.limit:
-            listed = list_first([f"`{name}`" for name in names], 10)
-            what = "an image" if len(names) == 1 else "images"
+        with self._lock:
+            reasons = dict(self._names)
+        if len(reasons) > self.limit:
+            listed = list_first(
+                [
+                    f"`{name}`" + (f" ({reason})" if reason else "")
+                    for name, reason in reasons.items()
+                ],
+                10,
+            )
+            what = "an image" if len(reasons) == 1 else "images"
+            if any(reasons.values()):
+                what += " with a map"
             raise BadExampleError(
                 f"{listed} cannot be read as {what}; to skip such files, "
                 "raise --max_bad_examples. "
@@ -153,7 +167,9 @@ def make_decode(dataset, bad_examples: BadExamples | None = None) -> Callable:
     Shapes:
         The function takes (stored, label, name, pick_window=None). It returns
         the image (H, W, C) or its picked window, the label, and 1.0. For an
-        unreadable image, it returns zeros, the label, and 0.0.
+        unreadable image, it returns zeros, the label, and 0.0. With maps, the
+        label is that of the image, (H, W, 1), floats, see `maps.py`; one that
+        cannot be read makes the image unreadable.
 
     Args:
         dataset: The data set of the examples.
@@ -162,12 +178,38 @@ def make_decode(dataset, bad_examples: BadExamples | None = None) -> Callable:
     shape = dataset.reader.image_shape
     attempt = _run if bad_examples is None else _attempt
 
-    def report(name):
+    def report(name, reason=""):
         try:
-            bad_examples.report(printable(name))
+            bad_examples.report(printable(name), reason)
         except BadExampleError:
             return False  # If it were raised here, TensorFlow would log it.
         return True
+
+    def load_map(label, name, size):
+        """Return the map, an empty one if it cannot be read, and a status."""
+        try:
+            found = dataset.reader.load_map(label)
+            check_size(found, size)
+        except ValueError as error:
+            if bad_examples is None:
+                raise
+            empty = np.zeros((0, 0, 1), np.float32)
+            return empty, report(name, str(error))
+        return found[..., None].astype("float32"), True
+
+    def decode_map(label, name, image, is_good):
+        def load():
+            found, is_allowed = tf.numpy_function(
+                load_map,
+                [label, name, tf.shape(image)[:2]],
+                (tf.float32, tf.bool),
+            )
+            check = tf.debugging.Assert(is_allowed, [name, "cannot be read"])
+            with tf.control_dependencies([check]):
+                return tf.ensure_shape(found, (None, None, 1))
+
+        found = tf.cond(is_good > 0, load, lambda: tf.zeros((0, 0, 1)))
+        return found, tf.cast(tf.size(found) > 0, tf.float32)
 
     def replace(name):
         is_allowed = tf.numpy_function(report, [name], tf.bool)
@@ -180,13 +222,16 @@ def make_decode(dataset, bad_examples: BadExamples | None = None) -> Callable:
             image = _decode_whole(dataset.reader, stored, attempt)
         else:
             image = _decode_window(dataset.reader, stored, attempt, pick_window)
-        if bad_examples is None:
-            return image, label, tf.ones(())
-        is_good = tf.size(image) > 0
-        image = tf.cond(is_good, lambda: image, lambda: replace(name))
-        if pick_window is None:
-            image = tf.ensure_shape(image, shape)
-        return image, label, tf.cast(is_good, tf.float32)
+        is_good = tf.ones(())
+        if bad_examples is not None:
+            is_good = tf.size(image) > 0
+            image = tf.cond(is_good, lambda: image, lambda: replace(name))
+            if pick_window is None:
+                image = tf.ensure_shape(image, shape)
+            is_good = tf.cast(is_good, tf.float32)
+        if dataset.maps:
+            label, is_good = decode_map(label, name, image, is_good)
+        return image, label, is_good
 
     return decode
 

@@ -4,6 +4,7 @@ import base64
 import collections
 import concurrent.futures
 import dataclasses
+import functools
 import hashlib
 import html
 import io
@@ -26,6 +27,7 @@ from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import FILE_ERRORS, decode_file
 from trainers.data.file_lists import FILE_LISTS
 from trainers.data.labels import classes_of
+from trainers.data.maps import check_size
 from trainers.data.pixels import USUAL, PixelOptions
 from trainers.data.readers.folder import (
     count_other_files,
@@ -95,6 +97,7 @@ def examine(
     labels: str | tuple[str, ...],
     encoded: bytes,
     pixels: PixelOptions = USUAL,
+    read_map: Callable[[tuple[int, int]], tuple[str, ...]] | None = None,
 ) -> Examined:
     """Return the properties of an image.
 
@@ -104,16 +107,27 @@ def examine(
         labels: Its class, or a tuple of its labels.
         encoded: The bytes of the file.
         pixels: How they are read.
+        read_map: With an answer for each pixel: takes the size of the image
+            and returns the classes of its pixels, as its labels. Raises a
+            ValueError if the map is none of the image.
     """
     levels = read_levels(encoded)
     digest = hashlib.sha256(encoded).hexdigest()
     label, several = labels, None
     if isinstance(labels, tuple):
         label, several = ", ".join(labels) or "no label", labels
+    fault = ""
     try:
         image = decode_file(encoded, pixels)
     except ValueError as error:
         fault = describe_fault(encoded, error)
+    if read_map and not fault:
+        try:
+            several = read_map(image.shape[:2])
+            label = ", ".join(several)
+        except ValueError as error:
+            fault = str(error)
+    if fault:
         return Examined(
             name, split, label, digest, fault, labels=several, levels=levels
         )
@@ -281,8 +295,16 @@ def inspect_images(dataset: ImageDataset) -> list[Examined]:
         pixels = getattr(dataset.reader, "pixels", USUAL)
         for split in splits:
             for name, labels, encoded in read_files(dataset, split):
+                read_map = None
+                if dataset.maps:
+                    read_map = functools.partial(
+                        read_pixel_classes, dataset, labels
+                    )
+                    labels = ()
                 waiting.append(
-                    pool.submit(examine, name, split, labels, encoded, pixels)
+                    pool.submit(
+                        examine, name, split, labels, encoded, pixels, read_map
+                    )
                 )
                 # The files that wait are in memory.
                 if len(waiting) == 4 * os.cpu_count():
@@ -300,21 +322,48 @@ def read_files(
     """Yield the name, the class and the bytes of the images of a split.
 
     Of several labels, a tuple is in place of the class; several classes that
-    are all right are joined by commas. A file that is missing has no bytes.
+    are all right are joined by commas. With an answer for each pixel, it is
+    what `load_map` of the reader takes. A file that is missing has no bytes.
     """
     names, reader = dataset.class_names, dataset.reader
     for stored, label, name in reader.read(dataset.ranges(split)):
-        classes = np.atleast_1d(label.numpy())
-        if dataset.has_several_labels:
-            classes = np.flatnonzero(classes == 1)
         try:
             encoded = reader.fetch(stored).numpy()
         except FILE_ERRORS:
             encoded = b""
+        if dataset.maps:
+            yield printable(name.numpy()), label.numpy(), encoded
+            continue
+        classes = np.atleast_1d(label.numpy())
+        if dataset.has_several_labels:
+            classes = np.flatnonzero(classes == 1)
         labels = tuple(names[int(index)] for index in classes)
         if not dataset.has_several_labels:
             labels = ", ".join(labels)
         yield printable(name.numpy()), labels, encoded
+
+
+def read_pixel_classes(
+    dataset: ImageDataset, label, size: tuple[int, int]
+) -> tuple[str, ...]:
+    """Return the classes that the pixels of an image have; () of depths.
+
+    Args:
+        dataset: A data set with an answer for each pixel.
+        label: What its `load_map` takes.
+        size: (height, width) of the image.
+
+    Raises:
+        ValueError: If the map cannot be read, nothing is known of any pixel,
+            or it is of another size.
+    """
+    found = dataset.reader.load_map(label)
+    check_size(found, size)
+    known = np.unique(found[np.isfinite(found)])
+    if not len(known):
+        raise ValueError("nothing is known of any pixel of the map")
+    names = dataset.class_names
+    return tuple(names[int(index)] for index in known) if names else ()
 
 
 NUM_FILES_LISTED = 10  # Files that a line of text names.
@@ -449,6 +498,8 @@ def judge_names(images, class_names) -> Iterator[Finding]:
 
 def judge_balance(images, class_names, is_balanced) -> Iterator[Finding]:
     """Find great differences between the numbers of images of the classes."""
+    if not class_names:
+        return
     counts = count_classes(images, class_names)
     totals = {
         name: sum(numbers[name] for numbers in counts.values())
@@ -671,7 +722,7 @@ def find_unread(dataset: ImageDataset) -> list[Finding]:
         return found
     found += judge_splits(dataset)
     kind, _, path = dataset.name.partition(":")
-    if FILE_LISTS[kind].has_class_folders:
+    if kind in FILE_LISTS and FILE_LISTS[kind].has_class_folders:
         found += judge_empty_classes(
             list_empty_classes(path, dataset.class_names)
         )
@@ -686,7 +737,7 @@ def judge_labels(dataset: ImageDataset) -> Iterator[Finding]:
     `judge_classes` finds the same after reading them. Of other data sets than
     image files nothing is found.
     """
-    if not isinstance(dataset.reader, ImageFiles):
+    if not isinstance(dataset.reader, ImageFiles) or dataset.maps:
         return
     names = dataset.class_names
     rows = []

@@ -1,4 +1,4 @@
-"""Labels of images: one class each, or several that are independent."""
+"""Labels of images: one class each, several, or an answer for each pixel."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -37,15 +37,28 @@ class LabelOptions(NamedTuple):
 
     Args:
         kind: "one" class an image, "several" labels, or "auto": what the data
-            are.
+            are. One of MAPS: an answer for each pixel.
         separator: What is between the labels in a cell of a table; None finds
             it.
+        depth_unit: Metres of one step of depths that are whole numbers; None
+            for those of 16 bits, a millimetre.
+        max_depth: Metres; what is farther is unknown. None has no limit.
     """
 
     kind: str = "auto"
     separator: str | None = None
+    depth_unit: float | None = None
+    max_depth: float | None = None
+
+    @property
+    def has_maps(self) -> bool:
+        """Whether there is an answer for each pixel."""
+        return self.kind in MAPS
 
 
+# What is known of each pixel: its class, or its distance in metres.
+SEGMENT, DEPTH = "segment", "depth"
+MAPS = (SEGMENT, DEPTH)
 AUTO = LabelOptions()
 # The least probability of a label that is given.
 DEFAULT_THRESHOLD = 0.5

@@ -36,6 +36,10 @@ from trainers.evaluation.label_predictions import (
     write_label_predictions,
 )
 from trainers.evaluation.label_scores import LabelTally
+from trainers.evaluation.map_evaluation import (
+    start_map_results,
+    write_map_results,
+)
 from trainers.evaluation.predictions import (
     predict_dataset,
     split_scores,
@@ -115,7 +119,7 @@ def evaluate(
             be read.
         num_unreadable: Number of images that cannot be read.
         num_examples, accuracy, ...: See `Tally.report`; of several labels,
-            `LabelTally.report`.
+            `LabelTally.report`; of pixels, those of `map_scores.py`.
 
     Raises:
         ValueError: If the classes are not those of the model, or one of both
@@ -128,13 +132,16 @@ def evaluate(
     preprocess = source.preprocess if preprocess is None else preprocess
     model = with_patch_size(source.load_model(), patch_size)
     check_classes(source, dataset)
-    check_kind_of_labels(source, dataset)
-    check_logits(model, dataset)
     bad_examples = BadExamples(max_bad_examples)
-    # Patches of another size give other features than were calibrated.
-    calibration = None if patch_size else source.calibration
-    known = calibration and calibration.known
-    results = start_results(source, dataset, other, known)
+    if dataset.maps:
+        known, results = None, start_map_results(model, dataset)
+    else:
+        check_kind_of_labels(source, dataset)
+        check_logits(model, dataset)
+        # Patches of another size give other features than were calibrated.
+        calibration = None if patch_size else source.calibration
+        known = calibration and calibration.known
+        results = start_results(source, dataset, other, known)
     for images, logits, labels, positions, names in predict_dataset(
         with_features(model) if known else model,
         dataset,
@@ -142,6 +149,9 @@ def evaluate(
         preprocess=preprocess,
         bad_examples=bad_examples,
     ):
+        if dataset.maps:
+            results.add(images, logits, labels, positions, names)
+            continue
         scores = None
         if known:
             logits, scores = split_scores(logits, model, known)
@@ -149,7 +159,9 @@ def evaluate(
         if not dataset.has_several_labels:
             labels = labels > 0
         results.add(images, logits, labels, positions, names, scores)
-    found = {**results.tally.report(), **results.metrics()}
+    found = results.tally.report()
+    if not dataset.maps:
+        found |= results.metrics()
     report = {
         **entries_of_model(source),
         "dataset": dataset.name,
@@ -163,11 +175,15 @@ def evaluate(
         **found,
     }
     show(report)
-    check_same_images(other, results.telling.predictions)
+    if not dataset.maps:
+        check_same_images(other, results.telling.predictions)
     if folder:
         with naming_folder(folder, "report_dir"):
             with written_together(folder) as draft:
-                write_results(draft, results, report, model, other)
+                if dataset.maps:
+                    write_map_results(draft, results, report)
+                else:
+                    write_results(draft, results, report, model, other)
             if folder == source.folder:
                 write_card(source, model)
     return report
@@ -427,6 +443,8 @@ def check_classes(source, dataset):
     they are those of the data set, their order counts as well.
     """
     names, trained_on = dataset.model_class_names, source.load_class_names()
+    if dataset.maps and not names:
+        return  # Depths.
     check_has_classes(source, trained_on)
     if trained_on is None:
         stated = source.stated_class_names()

@@ -116,12 +116,14 @@ def predict_dataset(
     left out. The model runs in inference mode. Shows a progress bar.
 
     Shapes:
-        yields images (b, H, W, C), outputs (b, D), labels (b, classes) and the
-        positions of the images in the split (b,), with b at most batch_size;
-        and the names of the images, b strings.
+        yields images (b, H, W, C), outputs (b, D), labels (b, classes), or
+        with maps outputs (b, H, W, D) and labels (b, H, W); the positions of
+        the images in the split (b,), with b at most batch_size; and the names
+        of the images, b strings.
 
     Args:
-        model: Maps images of a fixed size to one vector per image.
+        model: Maps images of a fixed size to one vector per image, or with
+            maps per pixel.
         dataset: The data set; its evaluation split is read.
         batch_size: Number of images per batch.
         preprocess: See `eval_batches`.
@@ -246,10 +248,15 @@ def check_images_fit(model: keras.Model, dataset: ImageDataset):
         dataset: The data set of the images.
     """
     _, height, width, channels = model.input_shape
-    if None in (height, width) or len(model.output_shape) != 2:
+    rank, each = (
+        (4, "a vector for each pixel")
+        if dataset.maps
+        else (2, "a vector for each")
+    )
+    if None in (height, width) or len(model.output_shape) != rank:
         raise ValueError(
-            "`model` must take images of a fixed size and give a vector for "
-            f"each. Received: input_shape={model.input_shape}, "
+            f"`model` must take images of a fixed size and give {each}. "
+            f"Received: input_shape={model.input_shape}, "
             f"output_shape={model.output_shape}"
         )
     if channels != dataset.channels:

@@ -11,9 +11,13 @@ from keras_vit import from_checkpoint
 from keras_vit.layers import POOLINGS
 from keras_vit.models import (
     VARIANTS,
+    DenseConfig,
+    DensePredictor,
     FlexibleVisionTransformer,
     VisionTransformer,
+    dense_predictor,
 )
+from keras_vit.models.tuning import TunableModel
 from keras_vit.pretraining import (
     MaskedAutoencoder,
     MaskedPatchPrediction,
@@ -22,6 +26,7 @@ from keras_vit.pretraining import (
 )
 from keras_vit.weights.families.family import HEAD_LAYERS
 from trainers.data.datasets import ImageDataset
+from trainers.data.labels import SEGMENT
 from trainers.models.initial_model import (
     copy_with_new,
     explain_other_classes,
@@ -34,7 +39,13 @@ from trainers.models.resnets import (
     load_bit_checkpoint,
 )
 from trainers.recipes.baselines import BASELINES
-from trainers.recipes.recipe import ALL, MASK_RATIOS, PRECISIONS, Recipe
+from trainers.recipes.recipe import (
+    ALL,
+    CLASSIFY,
+    MASK_RATIOS,
+    PRECISIONS,
+    Recipe,
+)
 
 
 def add_objective(encoder: VisionTransformer, recipe: Recipe) -> keras.Model:
@@ -43,7 +54,7 @@ def add_objective(encoder: VisionTransformer, recipe: Recipe) -> keras.Model:
     Raises:
         ValueError: If the encoder cannot learn without labels.
     """
-    if recipe.needs_labels:
+    if recipe.objective == CLASSIFY or isinstance(encoder, DensePredictor):
         return encoder
     if not isinstance(encoder, VisionTransformer):
         raise ValueError(
@@ -80,7 +91,7 @@ def choose_trained(model: keras.Model, recipe: Recipe):
     """
     parts, num_last_blocks = recipe.trained_parts
     is_chosen = recipe.lora_rank or recipe.train_only is not None
-    if is_chosen and not isinstance(model, VisionTransformer):
+    if is_chosen and not isinstance(model, TunableModel):
         raise ValueError(
             "`train_only` and `lora_rank` need a VisionTransformer. "
             f"Received: init_from={recipe.init_from!r}, a {model.name}"
@@ -114,7 +125,7 @@ def plain_model(model: keras.Model, recipe: Recipe) -> keras.Model:
     """
     if isinstance(model, PretrainingModel):
         model = model.encoder
-    elif not isinstance(model, VisionTransformer) or (
+    elif not isinstance(model, TunableModel) or (
         recipe.train_only is None and not recipe.lora_rank
     ):
         return model
@@ -209,6 +220,9 @@ def build_model(recipe: Recipe, dataset: ImageDataset) -> keras.Model:
     model = _build_whole(recipe, dataset)
     if isinstance(model, VisionTransformer):
         model = _change_pooling(model, recipe)
+    if recipe.has_maps:
+        model = add_dense_head(model, recipe, dataset.class_names)
+    if isinstance(model, TunableModel):
         # The file of the model says how the run prepared its images.
         model.config = dataclasses.replace(
             model.config, preprocessing=recipe.preprocessing
@@ -217,8 +231,66 @@ def build_model(recipe: Recipe, dataset: ImageDataset) -> keras.Model:
     return add_objective(model, recipe)
 
 
+def add_dense_head(
+    model: keras.Model, recipe: Recipe, class_names: list[str]
+) -> DensePredictor:
+    """Return a model with an answer for each pixel.
+
+    Args:
+        model: An encoder, or the model of such a run. Its head stays if it is
+            that of the recipe and its classes are these.
+        recipe: The recipe.
+        class_names: Names of the classes of the pixels; none of depths.
+
+    Raises:
+        ValueError: If the model has no blocks, or the head does not fit.
+    """
+    if not isinstance(model, TunableModel):
+        raise ValueError(
+            f"`objective` {recipe.objective!r} needs a VisionTransformer. "
+            f"Received: init_from={recipe.init_from!r}, a {model.name}"
+        )
+    blocks = recipe.dense_block_list or (-1,)
+    if recipe.dense_head == "dpt" and not recipe.dense_block_list:
+        depth = model.config.depth
+        blocks = tuple(-(-depth * part // 4) - 1 for part in (1, 2, 3, 4))
+    choices, is_segment = {"num_outputs": 1}, recipe.objective == SEGMENT
+    if is_segment:
+        names = tuple(class_names)
+        choices = {"num_outputs": len(names), "class_names": names}
+    elif recipe.depth_loss == "metric":
+        choices |= {"activation": "sigmoid", "output_scale": recipe.max_depth}
+    if recipe.dense_head == "dpt":
+        # Relative to the encoder, as those of DPT are to that of L/16.
+        width = model.config.width
+        choices |= {
+            "stage_widths": tuple(width * n // 8 for n in (1, 2, 4, 8)),
+            "width": max(width // 4, 16),
+            "output_width": None if is_segment else max(width // 32, 8),
+        }
+    head = DenseConfig(head=recipe.dense_head, blocks=blocks, **choices)
+    if isinstance(model, VisionTransformer):
+        return dense_predictor(model, head)
+    count = model.config.depth
+    head = dataclasses.replace(
+        head, blocks=tuple(range(count)[block] for block in head.blocks)
+    )
+    if recipe.init_head != "reset" and head == model.head:
+        return model
+    return dense_predictor(encoder_of(model), head)
+
+
+def encoder_of(model: DensePredictor) -> VisionTransformer:
+    """Return the encoder of a model with an answer for each pixel."""
+    encoder = VisionTransformer(model.config, dtype=model.dtype_policy)
+    for weight in encoder.weights:
+        found = next(w for w in model.weights if w.path == weight.path)
+        weight.assign(found)
+    return encoder
+
+
 def _build_whole(recipe, dataset):
-    class_names = class_names_of(recipe, dataset)
+    class_names = [] if recipe.has_maps else class_names_of(recipe, dataset)
     num_classes = len(class_names)
     dtype = PRECISIONS[recipe.precision].policy
     if not recipe.init_from and recipe.model in BASELINES:
@@ -379,10 +451,12 @@ def _given(choices):
 
 def check_trainable(model: keras.Model, recipe: Recipe):
     """Raise a ValueError if `model` cannot be trained or drawn."""
-    is_classifier = recipe.needs_labels and len(model.output_shape) == 2
-    if recipe.needs_labels != is_classifier or not model.trainable_variables:
+    rank = 4 if recipe.has_maps else 2
+    is_other = recipe.needs_labels and len(model.output_shape) != rank
+    if is_other or not model.trainable_variables:
+        what = "a pixel" if recipe.has_maps else "an image"
         raise ValueError(
-            "The model must give one prediction an image and have weights that "
+            f"The model must give one prediction {what} and have weights that "
             f"are not frozen. Received: output_shape={model.output_shape}, "
             f"{len(model.trainable_variables)} trainable weights "
             f"(pooling={recipe.pooling!r}, init_from={recipe.init_from!r})"

@@ -16,8 +16,8 @@ from keras_vit.model_files import (
     check_class_names,
     load_keras,
 )
-from keras_vit.models import VARIANTS, VisionTransformer
-from keras_vit.models.tuning import copy_model, train_layer
+from keras_vit.models import VARIANTS, DensePredictor, VisionTransformer
+from keras_vit.models.tuning import TunableModel, copy_model, train_layer
 from keras_vit.preprocessing.description import Preprocessing, as_preprocessing
 from keras_vit.weights import read_preprocessing
 from keras_vit.weights.families.family import HEAD_LAYERS
@@ -280,7 +280,8 @@ def load_initial_model(
             f"folder of a finished run. Received: init_from={path!r}"
         )
     model = load_keras(str(as_path(path)))
-    read_initial_classes(path, model.output_shape[-1])
+    if not isinstance(model, DensePredictor):
+        read_initial_classes(path, model.output_shape[-1])
     if is_bit_resnet(model):
         return rebuild_bit_resnet(
             model,
@@ -293,6 +294,10 @@ def load_initial_model(
         )
     _check(model, path, channels)
     whole, model = model, model.with_image_size(image_size)
+    if isinstance(model, DensePredictor):  # It has its head, see `factory`.
+        model = model.with_dtype(dtype) if dtype else model
+        model.load_report = report_copy(path, whole, model)
+        return model
     model = model.with_classifier_activation(None)  # The losses take logits.
     is_new = head == "reset" or model.config.num_classes != num_classes
     reads_vectors = model.config.representation == "unit"
@@ -317,7 +322,7 @@ def load_initial_model(
 
 def _check(model, path, channels):
     """Raise a ValueError unless a model takes images of so many channels."""
-    if not isinstance(model, VisionTransformer):
+    if not isinstance(model, TunableModel):
         raise ValueError(
             "`init_from` must hold a VisionTransformer or a BiT ResNet. "
             f"Received: {type(model).__name__} in {path!r}"

@@ -14,6 +14,7 @@ from trainers.data.file_lists import (
     check_is_no_path,
     is_file_list,
 )
+from trainers.data.labels import DEPTH
 from trainers.recipes.photos import (
     FITTED_FIELDS,
     MEMORY_FIELDS,
@@ -60,7 +61,7 @@ def define_recipe_flags():
         f"<{'|'.join(RECIPES)}>: Recipe that gives the defaults of the flags "
         "below, or the path of a .json or .yaml file of one, such as the "
         "recipe.json of a run. Default: photos if --dataset is a folder or a "
-        "table of images.",
+        "table of images; segment_linear or depth_linear if it is pairs:PATH.",
     )
     types = typing.get_type_hints(Recipe)
     for field in flag_fields():
@@ -247,6 +248,9 @@ def choose_recipe(name: str | None, given: Mapping) -> ChosenRecipe:
         return ChosenRecipe(name_recipe(name), given, read_recipe(name))
     if name is None and is_file_list(given.get("dataset", "")):
         name = "photos"
+    if name is None and given.get("dataset", "").startswith("pairs:"):
+        is_depth = given.get("objective") == DEPTH
+        name = "depth_linear" if is_depth else "segment_linear"
     if name is None:
         check_is_no_path(given.get("dataset", ""))
         raise ValueError(

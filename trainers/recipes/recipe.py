@@ -14,7 +14,7 @@ from fractions import Fraction
 from keras_vit.arguments import is_number, is_whole
 from keras_vit.tables import guess, pick
 from trainers.data.file_lists import LIST_NAMES
-from trainers.data.labels import LabelOptions, parse_goal
+from trainers.data.labels import DEPTH, MAPS, SEGMENT, LabelOptions, parse_goal
 from trainers.data.pixels import PixelOptions, parse_pixel_range
 from trainers.recipes.baselines import BASELINES
 
@@ -166,7 +166,9 @@ class Recipe:
     dataset: str = option(
         "digits",
         f"Data set: digits, any name of tensorflow-datasets, {LIST_NAMES} or "
-        "tfrecord:PATH.",
+        "tfrecord:PATH; with --objective=segment or depth, pairs:PATH: a "
+        "folder with images/ and masks/ (or depths/) of the same names, or a "
+        "table with the columns image and mask (or depth).",
     )
     data_dir: str | None = free_option(
         None, "Folder of the data sets of tensorflow-datasets.", is_local=True
@@ -245,10 +247,47 @@ class Recipe:
     # Objective.
     objective: str = option(
         CLASSIFY,
-        "What is learned: the classes, or without labels the colours of "
-        "corrupted patches, or the pixels of hidden ones (masked autoencoder). "
-        "Without labels, the saved model is the encoder, for --init_from.",
-        [CLASSIFY, *MASK_RATIOS],
+        "What is learned: the classes of images, of their pixels (segment), "
+        "or the distance of each pixel (depth); or without labels the colours "
+        "of corrupted patches, or the pixels of hidden ones (masked "
+        "autoencoder). Without labels, the saved model is the encoder, for "
+        "--init_from.",
+        [CLASSIFY, *MAPS, *MASK_RATIOS],
+    )
+    dense_head: str = option(
+        "linear",
+        "With segment and depth: the head. linear reads the patches of one or "
+        "more blocks; dpt fuses four blocks at four resolutions.",
+        ("linear", "dpt"),
+    )
+    dense_blocks: str = option(
+        "",
+        "With segment and depth: numbers of the blocks that the head reads, "
+        "from 0 or, negative, from the end, separated by commas. Default: the "
+        "last one; of dpt, the last of each quarter.",
+    )
+    dice_weight: float = option(
+        0.0,
+        "With segment: weight of the Dice loss beside the cross-entropy.",
+        range=NOT_NEGATIVE,
+    )
+    depth_loss: str = option(
+        "metric",
+        "With depth: metric learns metres; relative learns the order and the "
+        "ratios of nearness, up to scale and shift, of maps from anywhere.",
+        ("metric", "relative"),
+    )
+    max_depth: float = option(
+        10.0,
+        "With depth: largest distance in metres. What is farther does not "
+        "count.",
+        range=POSITIVE,
+    )
+    depth_unit: float | None = option(
+        None,
+        "With depth: metres of one step in maps of whole numbers. Default: "
+        "0.001 in those of 16 bits; others need it.",
+        range=POSITIVE,
     )
     mask_ratio: float | None = option(
         None,
@@ -635,9 +674,12 @@ class Recipe:
                 "`train_only` and `lora_rank` need a VisionTransformer. "
                 f"Received: model={self.model!r}"
             )
-        if not self.needs_labels:
-            needed = "--objective=classify"
-            self._check_unset(_NEED_LABELS, needed, "objective")
+        for objectives, names in _NEED_OBJECTIVE.items():
+            if self.objective not in objectives:
+                needed = f"--objective={' or '.join(objectives)}"
+                self._check_unset(names, needed, "objective")
+        _ = self.dense_block_list
+        if self.objective != CLASSIFY:
             if is_resnet:
                 raise ValueError(
                     f"`objective` {self.objective!r} needs a Vision "
@@ -709,13 +751,36 @@ class Recipe:
 
     @property
     def needs_labels(self) -> bool:
-        """Whether the model learns classes."""
-        return self.objective == CLASSIFY
+        """Whether the model learns what somebody said of the images."""
+        return self.objective not in MASK_RATIOS
+
+    @property
+    def has_maps(self) -> bool:
+        """Whether the model learns an answer for each pixel."""
+        return self.objective in MAPS
 
     @property
     def label_options(self) -> LabelOptions:
         """How the labels of the data set are read."""
+        if self.has_maps:
+            limits = self.depth_unit, self.max_depth
+            return LabelOptions(self.objective, None, *limits)
         return LabelOptions(self.labels, self.label_separator)
+
+    @property
+    def dense_block_list(self) -> tuple[int, ...]:
+        """The blocks that a head of MAPS reads; () for the default."""
+        words = _split(self.dense_blocks)
+        count = {"linear": len(words), "dpt": 4}[self.dense_head]
+        are_numbers = all(re.fullmatch(r"-?\d+", word) for word in words)
+        if not are_numbers or (words and len(words) != count):
+            number = "four " if self.dense_head == "dpt" else ""
+            raise ValueError(
+                f"`dense_blocks` must be {number}numbers of blocks such as "
+                f"'2,5,8,11'. Received: dense_blocks={self.dense_blocks!r}, "
+                f"dense_head={self.dense_head!r}"
+            )
+        return tuple(map(int, words))
 
     @property
     def pixel_options(self) -> PixelOptions:
@@ -859,10 +924,20 @@ class Recipe:
 
 
 # Fields that have no effect without labels.
-_NEED_LABELS = (
-    *("teacher", "patch_sizes", "representation_size", "lora_rank"),
-    *("train_only", "log_attention"),
-)
+_NEED_OBJECTIVE = {
+    (CLASSIFY,): (
+        *("teacher", "patch_sizes", "representation_size", "log_attention"),
+    ),
+    (CLASSIFY, *MAPS): ("lora_rank", "train_only"),
+    (CLASSIFY, *MASK_RATIOS): (
+        *("loss", "class_weights", "pooling", "use_pooling_norm"),
+        *("head_bias", "label_separator"),
+    ),
+    (CLASSIFY, SEGMENT, *MASK_RATIOS): ("label_smoothing",),
+    MAPS: ("dense_head", "dense_blocks"),
+    (SEGMENT,): ("dice_weight",),
+    (DEPTH,): ("depth_loss", "max_depth", "depth_unit"),
+}
 # The types of fields, and what their values must be.
 _TYPES = {
     bool: (lambda value: isinstance(value, bool), "true or false"),

@@ -9,6 +9,7 @@ import re
 from keras_vit.tables import format_table
 from trainers.recipes import (
     augreg,
+    dense,
     photos,
     plain_vit,
     resnets,
@@ -27,6 +28,7 @@ RECIPES = {
     **plain_vit.RECIPES,
     **resnets.RECIPES,
     **self_supervised.RECIPES,
+    **dense.RECIPES,
 }
 
 

@@ -9,6 +9,7 @@ import keras
 
 from keras_vit.tables import format_table
 from keras_vit.weights.hub import HUB_MODELS, PRETRAINED, parse_repository
+from trainers.data.labels import DEPTH, SEGMENT
 from trainers.models.initial_model import MODEL_FLAGS
 from trainers.paths import parse_object, read_written, write_atomically
 from trainers.recipes.recipe import Recipe
@@ -79,6 +80,8 @@ def describe_run(
     recipe, names = run.load_recipe(), run.load_class_names()
     if not recipe.needs_labels:
         return describe_encoder(run, recipe, model)
+    if recipe.has_maps:
+        return describe_dense(run, recipe, model)
     figures = read_figures(run, recipe)
     height, width, channels = model.input_shape[1:]
     colours = "grey" if channels == 1 else "colour"
@@ -127,6 +130,56 @@ def describe_encoder(run: RunFolder, recipe: Recipe, model: keras.Model) -> str:
         *_describe_training(run, recipe),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def describe_dense(run: RunFolder, recipe: Recipe, model: keras.Model) -> str:
+    """Return the card of a run that learned an answer for each pixel.
+
+    Args:
+        run: See `write_card`.
+        recipe: Its recipe.
+        model: Its model.
+    """
+    figures, names = read_figures(run, recipe), run.load_class_names()
+    height, width, channels = model.input_shape[1:]
+    colours = "grey" if channels == 1 else "colour"
+    task, what = MAP_TASKS[recipe.objective]
+    shown = []
+    if figures:
+        entries = MAP_FIGURES[recipe.objective]
+        rows = [[n, f"{figures[n]:.4f}"] for n in entries if n in figures]
+        shown = [
+            f"On {figures['num_examples']:,} images of the split "
+            f"`{figures['split']}`, at the size of the model:",
+            format_table(["figure", ""], rows),
+        ]
+    parts = [
+        _front_matter(run, recipe, None, task),
+        f"# {run.name}",
+        f"A model of {what} with {model.count_params():,} parameters: "
+        f"{name_source(recipe)}, trained with keras_vit on "
+        f"`{name_data(recipe)}`. It takes {colours} images of "
+        f"{height}x{width} pixels and answers for each pixel.",
+        *(["## Classes", _list_classes(names)] if names else []),
+        "## Evaluation",
+        *(shown or ["Not evaluated yet."]),
+        "## Use",
+        f"```bash\nkeras-vit predict --model={run.model_path.name} "
+        "--out=maps photo.jpg\n```",
+        _describe_pixels(recipe),
+        *_describe_training(run, recipe),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+MAP_TASKS = {
+    SEGMENT: ("image-segmentation", "the class of each pixel"),
+    DEPTH: ("depth-estimation", "the distance of each pixel"),
+}
+MAP_FIGURES = {
+    SEGMENT: ("mean_iou", "pixel_accuracy", "mean_accuracy", "boundary_f1"),
+    DEPTH: ("abs_rel", "delta1", "rmse"),
+}
 
 
 def name_data(recipe: Recipe) -> str:
@@ -224,6 +277,8 @@ def read_figures(run: RunFolder, recipe: Recipe) -> dict | None:
         if not is_as_trained or is_outdated(report, run):
             return None
         needed = LABEL_FIGURES if run.has_several_labels else CARD_FIGURES
+        if recipe.has_maps:
+            needed = ("num_examples", "split", MAP_FIGURES[recipe.objective][0])
         return report | {name: report[name] for name in needed}
 
     return read_written(path, parse, "evaluate the run again")

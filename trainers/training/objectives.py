@@ -35,6 +35,7 @@ from trainers.optim.losses import (
 from trainers.paths import as_path
 from trainers.plugins import METRICS
 from trainers.recipes.recipe import Recipe
+from trainers.training.map_objectives import make_map_loss
 from trainers.training.run_folder import NamedModel, RunFolder
 
 
@@ -55,8 +56,11 @@ def make_loss(
             "loss": lambda labels, outputs: model.compute_losses(outputs),
             "hits": hits if model.has_hits else None,
         }
-    per_image = LOSSES[recipe.loss].function
     num_classes = len(dataset.class_names)
+    if dataset.maps:
+        found = make_map_loss(recipe, num_classes)
+        return found | {"figures": Figures(found["figures"])}
+    per_image = LOSSES[recipe.loss].function
     is_balanced = recipe.class_weights == "balanced"
     plain = LOSSES[recipe.activation].function
 

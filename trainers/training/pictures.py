@@ -17,6 +17,7 @@ from keras_vit.preprocessing.description import (
 from keras_vit.progress import format_seconds
 from trainers.data.batches import eval_batches
 from trainers.engine.engine import Share
+from trainers.evaluation.map_pictures import limits_of, paint_over
 from trainers.paths import Path, draft_of
 from trainers.training.report import name_best, read_metrics
 
@@ -100,6 +101,53 @@ def plot_batch(
     texts = [describe_label(x, class_names, is_several) for x in labels]
     pixels = to_fractions(images, normalization)
     _draw_tiles(pixels, texts, ["black"] * len(texts), path)
+
+
+def plot_maps(
+    images: np.ndarray,
+    maps: np.ndarray,
+    class_names: Sequence[str],
+    normalization: Normalization,
+    path: Path,
+):
+    """Draw the first images of a batch under their maps, with what these say.
+
+    Shapes:
+        images: (B, H, W, C), as the model reads them. maps: (B, H, W), classes
+        or, without `class_names`, depths; NaN where nothing is known.
+    """
+    images, maps = images[:MOST_IMAGES], maps[:MOST_IMAGES]
+    limits = None if class_names else limits_of(maps)
+    texts = [describe_map(found, class_names) for found in maps]
+    pixels = to_fractions(images, normalization)
+    tiles = [paint_over(*pair, limits) for pair in zip(pixels, maps)]
+    _draw_tiles(np.stack(tiles), texts, ["black"] * len(texts), path)
+
+
+def describe_map(found: np.ndarray, class_names: Sequence[str]) -> str:
+    r"""Return the largest classes of a map, or its range of depths.
+
+    Shapes:
+        found: (H, W), NaN where nothing is known.
+
+    Example:
+        >>> describe_map(np.array([[0, 1, np.nan, 1]]), ["sky", "sea"])
+        'sea 67%\nsky 33%'
+        >>> describe_map(np.array([[2.0, 4.5]]), [])
+        '2.0 to 4.5 m'
+    """
+    known = found[np.isfinite(found)]
+    if not len(known):
+        return "nothing known"
+    if not class_names:
+        return f"{known.min():.1f} to {known.max():.1f} m"
+    shares = np.bincount(known.astype(int)) / len(known)
+    largest = np.argsort(-shares, kind="stable")[:2]
+    return "\n".join(
+        f"{shorten(class_names[index])} {shares[index]:.0%}"
+        for index in largest
+        if shares[index]
+    )
 
 
 def describe_label(
@@ -368,14 +416,17 @@ def draw_first_batch(trainer):
     is_readable = weights > 0
     folder = trainer.run.folder
     folder.mkdir(parents=True, exist_ok=True)
-    plot_batch(
+    shown = (
         images[is_readable].numpy(),
         labels[is_readable].numpy(),
         trainer.dataset.class_names,
         trainer.recipe.normalization,
         folder / "first_batch.png",
-        trainer.dataset.has_several_labels,
     )
+    if trainer.dataset.maps:
+        plot_maps(*shown)
+    else:
+        plot_batch(*shown, trainer.dataset.has_several_labels)
     if "tensorboard" not in trainer.recipe.tracker_names:
         return
     png = (folder / "first_batch.png").read_bytes()
@@ -387,7 +438,10 @@ def draw_first_batch(trainer):
 
 
 RATE = "images_per_second"
-FINAL = ("loss", "accuracy", "val_loss", "val_accuracy")
+FINAL = (
+    *("loss", "accuracy", "val_loss", "val_accuracy"),
+    *("val_mean_iou", "val_abs_rel", "val_delta1"),
+)
 
 
 def attention_pictures(trainer) -> AttentionPictures:

@@ -180,6 +180,9 @@ SHOWN = {
     "accuracy": "accuracy {:.4f}",
     "val_loss": "val_loss {:.4f}",
     "val_mean_average_precision": "val_mAP {:.4f}",
+    "val_mean_iou": "val_mIoU {:.4f}",
+    "val_abs_rel": "val_abs_rel {:.4f}",
+    "val_delta1": "val_delta1 {:.4f}",
     "val_accuracy": "val_accuracy {:.4f}",
     "updates_per_second": "{:.3g} updates/s",
     "images_per_second": "{:,.1f} images/s",
@@ -239,6 +242,8 @@ class MetricsFile(keras.callbacks.Callback):
 
 # Accuracy is highest for models that never answer rare classes.
 FIGURES = (
+    "val_mean_iou",
+    "val_delta1",
     "val_mean_average_precision",
     "val_balanced_accuracy",
     "val_accuracy",

@@ -40,7 +40,7 @@ from keras_vit.progress import scale
 from keras_vit.texts import TEMPLATES, zero_shot
 from trainers.augment.augmentation import line_of
 from trainers.data.file_lists import FILE_LISTS
-from trainers.data.labels import DEFAULT_THRESHOLD
+from trainers.data.labels import DEFAULT_THRESHOLD, DEPTH
 from trainers.models.initial_model import find_model_file
 from trainers.models.resnets import is_bit_resnet
 from trainers.paths import (
@@ -77,8 +77,8 @@ def take_class_names(
     Raises:
         ValueError: If they are no names, or not one for each logit.
     """
-    names = content["class_names"]
-    if not parse_recipe(content["recipe"]).needs_labels:
+    names, recipe = content["class_names"], parse_recipe(content["recipe"])
+    if not recipe.needs_labels or recipe.objective == DEPTH:
         num_classes = 0
     elif names == []:
         raise ValueError(

@@ -45,7 +45,7 @@ from trainers.optim.schedules import make_schedule
 from trainers.paths import as_path, check_folder, check_writable
 from trainers.plugins import CALLBACKS
 from trainers.recipes.flags import ChosenRecipe
-from trainers.recipes.recipe import PRECISIONS, Recipe
+from trainers.recipes.recipe import CLASSIFY, PRECISIONS, Recipe
 from trainers.training.flops import (
     TRAINING_PASSES,
     count_flops,
@@ -135,7 +135,8 @@ def prepare(
         dataset = dataset.with_pixels(recipe.pixel_options)
         recipe = fit_to_labels(recipe, dataset, chosen, started)
         for name in ("augment", "eval_preprocess"):
-            try_operations(getattr(recipe, name), name, dataset.channels)
+            line, has_maps = getattr(recipe, name), recipe.has_maps
+            try_operations(line, name, dataset.channels, has_maps)
         if chosen:
             engine.check_agreement("recipe", _shared_fields(recipe))
         steps_per_epoch, total_steps = count_steps(recipe, dataset)
@@ -234,7 +235,7 @@ def fit_to_labels(
     Raises:
         ValueError: If the recipe, or the run, is for the other kind.
     """
-    if not recipe.needs_labels:
+    if recipe.objective != CLASSIFY:
         return recipe
     has_several = dataset.has_several_labels
     if chosen and has_several and chosen.given.get("loss") == "softmax":

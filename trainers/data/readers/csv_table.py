@@ -7,6 +7,7 @@ import os
 import random
 import re
 import unicodedata
+from collections.abc import Sequence
 
 from trainers.data.labels import (
     AUTO,
@@ -79,20 +80,7 @@ def list_csv(path: str, options: LabelOptions = AUTO) -> dict[str, list[tuple]]:
 
 def _read_rows(path, options):
     """Return (path of the image, label, split or "") of each image."""
-    try:
-        text = _read_text(path)
-        separator, text, first = _find_separator(text)
-        table = csv.DictReader(io.StringIO(text, ""), delimiter=separator)
-        table.fieldnames = [name.strip() for name in table.fieldnames or []]
-        header = table.fieldnames
-        cells = [
-            (table.line_num + first, row) for row in table if _is_filled(row)
-        ]
-    except (UnicodeError, csv.Error) as error:
-        raise ValueError(
-            "`dataset=csv:PATH` must name a CSV file in UTF-8 (in Excel: "
-            f"'CSV UTF-8'). Received: PATH={path!r} ({error})"
-        ) from None
+    header, cells = read_table(path, "dataset=csv:PATH")
     of_path, of_split, labels = _read_labels(path, header, cells, options)
     files = Files(os.path.dirname(os.path.abspath(path)))
     rows, faults = [], []
@@ -126,6 +114,52 @@ def _read_rows(path, options):
             f"{'; '.join(listed) or 'without lines'}"
         )
     return _join_lines(path, rows, options.kind)
+
+
+def read_table(
+    path: str, argument: str, columns: Sequence[str] = ()
+) -> tuple[list[str], list[tuple[int, dict]]]:
+    """Return the names of the columns of a table, and its lines.
+
+    Args:
+        path: The file.
+        argument: What names it, for the error.
+        columns: Names of columns by which the separator is told, beside the
+            usual ones.
+
+    Returns:
+        The names, and the number of each line with its cells by name.
+
+    Raises:
+        ValueError: If it is no such file.
+    """
+    try:
+        text = _read_text(path)
+        separator, text, first = _find_separator(text, columns)
+        table = csv.DictReader(io.StringIO(text, ""), delimiter=separator)
+        table.fieldnames = [name.strip() for name in table.fieldnames or []]
+        cells = [
+            (table.line_num + first, row) for row in table if _is_filled(row)
+        ]
+    except (UnicodeError, csv.Error) as error:
+        raise ValueError(
+            f"`{argument}` must name a CSV file in UTF-8 (in Excel: "
+            f"'CSV UTF-8'). Received: PATH={path!r} ({error})"
+        ) from None
+    return table.fieldnames, cells
+
+
+def find_column(
+    path: str, header: Sequence[str], known: Sequence[str]
+) -> str | None:
+    """Return the column that one of some names is meant by, or None.
+
+    Raises:
+        ValueError: If it is there twice.
+    """
+    plain = [_plain(name) for name in header]
+    named = next((n for n in map(_plain, known) if n in plain), None)
+    return None if named is None else _find_once(path, header, named)
 
 
 def _join_lines(path, rows, kind):
@@ -176,14 +210,9 @@ def _take_single(path, rows, kind):
 
 def _read_labels(path, header, cells, options):
     """Return the names of the columns of paths and splits, and the labels."""
-
-    def find(known):
-        plain = [_plain(name) for name in header]
-        named = next((n for n in map(_plain, known) if n in plain), None)
-        return None if named is None else _find_once(path, header, named)
-
-    of_path, of_label, of_set, of_split = map(
-        find, (PATH_COLUMNS, LABEL_COLUMNS, SET_COLUMNS, ("split",))
+    of_path, of_label, of_set, of_split = (
+        find_column(path, header, known)
+        for known in (PATH_COLUMNS, LABEL_COLUMNS, SET_COLUMNS, ("split",))
     )
     if of_label and of_set:
         raise ValueError(
@@ -382,7 +411,7 @@ def _read_text(path):
     return content.decode("utf-8", "surrogateescape")
 
 
-def _find_separator(text):
+def _find_separator(text, more=()):
     """Return the separator, the text from the columns on, and lines before."""
     stripped = text.lstrip("\ufeff\r\n")
     first, _, rest = stripped.partition("\n")
@@ -396,7 +425,10 @@ def _find_separator(text):
         names = [_plain(name) for name in next(lines, [])]
         known = [
             any(_plain(name) in names for name in columns)
-            for columns in (PATH_COLUMNS, LABEL_COLUMNS + SET_COLUMNS)
+            for columns in (
+                PATH_COLUMNS,
+                (*LABEL_COLUMNS, *SET_COLUMNS, *more),
+            )
         ]
         return sum(known), len(names)
 

@@ -29,6 +29,23 @@ class LabelRule:
 
 
 @dataclasses.dataclass(frozen=True)
+class MapFeature:
+    """The feature with an answer for each pixel.
+
+    Args:
+        name: Its name.
+        class_names: Names of the classes; none of depths.
+        classes: See `trainers.data.maps.MapRule`.
+        is_first_channel: Whether only the first channel of the image counts.
+    """
+
+    name: str
+    class_names: Sequence[str] = ()
+    classes: Sequence[int] | None = None
+    is_first_channel: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class DatasetRow:
     """Options to open a TFDS data set that differ from the defaults.
 
@@ -48,6 +65,9 @@ class DatasetRow:
         eval_split: Split to evaluate on; None for the default one.
         splits: The ranges of examples of each split; None for the splits of
             TFDS.
+        image: The feature with the image, of data sets that are read for
+            their maps.
+        maps: The features with an answer for each pixel, by its kind.
     """
 
     builder: Callable[..., tfds.core.DatasetBuilder] | None = None
@@ -58,3 +78,5 @@ class DatasetRow:
     train_split: str | None = None
     eval_split: str | None = None
     splits: Mapping[str, Sequence[Range]] | None = None
+    image: str = "image"
+    maps: Mapping[str, MapFeature] = dataclasses.field(default_factory=dict)

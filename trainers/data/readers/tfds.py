@@ -12,71 +12,18 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from trainers.data.labels import AUTO, LabelOptions
-from trainers.data.readers.dataset_row import DatasetRow, LabelRule
+from trainers.data.labels import AUTO, DEPTH, SEGMENT, LabelOptions
+from trainers.data.maps import MapRule, read_numbers
+from trainers.data.readers.dataset_row import DatasetRow, LabelRule, MapFeature
+from trainers.data.readers.digits import (
+    Digits,
+    Digits0To4,
+    Digits5To9,
+    DigitsInPhotos,
+)
 from trainers.data.readers.image_files import to_vector
 from trainers.data.readers.vtab import VTAB_TASKS
 from trainers.data.splits import count_examples, count_split, take_ranges
-
-
-class Digits(tfds.core.GeneratorBasedBuilder):
-    """The 1,797 handwritten digits that scikit-learn ships.
-
-    The images have 8x8 pixels with 17 grey levels. Every fifth image of each
-    class is in the test split, so the split is not random and its classes are
-    balanced.
-    """
-
-    VERSION = tfds.core.Version("1.0.0")
-    CLASSES = range(10)
-
-    def _info(self):
-        return tfds.core.DatasetInfo(
-            builder=self,
-            description="Handwritten digits, shipped with scikit-learn.",
-            features=tfds.features.FeaturesDict(
-                {
-                    "image": tfds.features.Image(shape=(8, 8, 1)),
-                    "label": tfds.features.ClassLabel(
-                        names=[str(digit) for digit in self.CLASSES]
-                    ),
-                }
-            ),
-            supervised_keys=("image", "label"),
-            homepage="https://archive.ics.uci.edu/dataset/80",
-        )
-
-    def _split_generators(self, dl_manager):
-        return {
-            "train": self._generate_examples(is_test=False),
-            "test": self._generate_examples(is_test=True),
-        }
-
-    def _generate_examples(self, is_test):
-        from sklearn.datasets import load_digits
-
-        digits = load_digits()
-        seen = [0] * 10
-        for index, (image, digit) in enumerate(
-            zip(digits.images, digits.target)
-        ):
-            seen[digit] += 1
-            if (seen[digit] % 5 == 0) == is_test and digit in self.CLASSES:
-                pixels = (image * (255 / 16)).round().astype("uint8")
-                yield index, {"image": pixels[..., None], "label": str(digit)}
-
-
-class Digits0To4(Digits):
-    """The digits from 0 to 4, to pre-train on."""
-
-    CLASSES = range(5)
-
-
-class Digits5To9(Digits):
-    """The digits from 5 to 9, to fine-tune on."""
-
-    CLASSES = range(5, 10)
-
 
 IMAGENET_A = tuple(
     int(index)
@@ -135,11 +82,13 @@ class TfdsReader:
         builder: The TFDS builder.
         label: How the label of an example is computed.
         row: The options of the data set.
+        maps: How the answers for each pixel are read; None if there are none.
     """
 
     builder: tfds.core.DatasetBuilder
     label: LabelRule
     row: DatasetRow = DatasetRow()
+    maps: MapRule | None = None
     shuffle_buffer = 50_000
     has_exif = False
 
@@ -171,7 +120,7 @@ class TfdsReader:
 
     @property
     def image_shape(self):
-        shape = self.builder.info.features["image"].shape
+        shape = self.builder.info.features[self.row.image].shape
         return (*shape[:2], 3) if self.row.pixels else shape
 
     @property
@@ -202,8 +151,16 @@ class TfdsReader:
                 split=functools.reduce(operator.add, instructions),
                 shuffle_files=False,
                 decoders=tfds.decode.PartialDecoding(
-                    {"image": True, **self.label.features},
-                    {"image": tfds.decode.SkipDecoding()},
+                    {self.row.image: True, **self.label.features},
+                    {
+                        name: tfds.decode.SkipDecoding()
+                        for name in (self.row.image, *self.label.features)
+                        if name == self.row.image
+                        or isinstance(
+                            self.builder.info.features[name],
+                            tfds.features.Image,
+                        )
+                    },
                 ),
                 read_config=tfds.ReadConfig(
                     try_autocache=False,
@@ -218,15 +175,23 @@ class TfdsReader:
             label = self.label.compute(example)
             if self.row.classes is not None:
                 label = renumber(label, self.row.classes)
-            return example["image"], label, example["tfds_id"]
+            return example[self.row.image], label, example["tfds_id"]
 
         return examples.map(arrange)
 
     def fetch(self, stored):
         return stored
 
+    def load_map(self, label):
+        """Return the map (H, W) of an example, see `PairFiles.load_map`."""
+        if isinstance(label, bytes):
+            is_first = self.row.maps[self.maps.kind].is_first_channel
+            label = read_numbers(label, is_first_channel=is_first)
+        return self.maps.interpret(np.asarray(label))
+
     def decode(self, encoded):
-        image = self.builder.info.features["image"].decode_example(encoded)
+        feature = self.builder.info.features[self.row.image]
+        image = feature.decode_example(encoded)
         if self.row.pixels:
             image = self.row.pixels(image)
         return tf.ensure_shape(image, self.image_shape)
@@ -263,6 +228,8 @@ def open_tfds(
         ) from None
     row = fit_splits(name, builder, row)
     features = builder.info.features
+    if labels.has_maps:
+        return open_maps(name, builder, row, labels)
     label = row.label
     if isinstance(label, str):
         has_alternatives = row.has_alternatives or labels.kind == "one"
@@ -274,6 +241,58 @@ def open_tfds(
             f"Received: dataset={name!r} with {sorted(features)}"
         )
     return TfdsReader(builder, label, row)
+
+
+def open_maps(
+    name: str,
+    builder: tfds.core.DatasetBuilder,
+    row: DatasetRow,
+    options: LabelOptions,
+) -> TfdsReader:
+    """Return the reader of images with an answer for each pixel.
+
+    Args:
+        name: The name of the data set.
+        builder: Its builder.
+        row: Its row; one without `maps` has the feature that TFDS knows as an
+            image of labels, or one called `depth`.
+        options: How the maps are read.
+
+    Raises:
+        ValueError: If there is no such feature.
+    """
+    features, kind = builder.info.features, options.kind
+    found = row.maps.get(kind)
+    if found is None:
+        names = [
+            n
+            for n in features
+            if isinstance(features[n], tfds.features.LabeledImage)
+            or (kind == DEPTH and n == "depth")
+        ]
+        names = [n for n in names if (n == "depth") == (kind == DEPTH)]
+        if len(names) == 1:
+            known = getattr(features[names[0]], "names", None)
+            count = getattr(features[names[0]], "num_classes", 0)
+            found = MapFeature(names[0], known or [*map(str, range(count))])
+    if found is None or not {row.image, found.name} <= set(features):
+        raise ValueError(
+            "`dataset` must have images and a map of each that is known here, "
+            f"with --objective={kind}. Received: dataset={name!r} with "
+            f"{sorted(features)}; write its maps as files for pairs:PATH"
+        )
+    rule = MapRule(
+        kind,
+        len(found.class_names) or None,
+        options.depth_unit,
+        options.max_depth,
+        found.classes,
+    )
+    label = LabelRule(
+        found.class_names, {found.name: True}, lambda x: x[found.name]
+    )
+    row = dataclasses.replace(row, maps={**row.maps, kind: found})
+    return TfdsReader(builder, label, row, rule)
 
 
 def find_row(name: str) -> DatasetRow:
@@ -373,14 +392,62 @@ def fit_splits(
     return dataclasses.replace(row, splits=splits)
 
 
+# The 19 classes that are evaluated, and their numbers in the files.
+CITYSCAPES = {
+    **{"road": 7, "sidewalk": 8, "building": 11, "wall": 12, "fence": 13},
+    **{"pole": 17, "traffic light": 19, "traffic sign": 20},
+    **{"vegetation": 21, "terrain": 22, "sky": 23, "person": 24, "rider": 25},
+    **{"car": 26, "truck": 27, "bus": 28, "train": 31, "motorcycle": 32},
+    "bicycle": 33,
+}
 DATASETS: dict[str, DatasetRow] = {
     "digits": DatasetRow(Digits),
     "digits_0to4": DatasetRow(Digits0To4),
     "digits_5to9": DatasetRow(Digits5To9),
+    "digits_in_photos": DatasetRow(DigitsInPhotos),
     "cifar10": DatasetRow(),
     "cifar100": DatasetRow(),
     "oxford_flowers102": DatasetRow(),
-    "oxford_iiit_pet": DatasetRow(),
+    "oxford_iiit_pet": DatasetRow(
+        maps={
+            SEGMENT: MapFeature(
+                "segmentation_mask",
+                ["pet", "background", "border"],
+                (-1, 0, 1, 2),
+            )
+        }
+    ),
+    # Its masks have the number of the object in the second channel. Their 0
+    # is what none of the 150 classes names, which does not count.
+    "scene_parse150": DatasetRow(
+        eval_split="test",
+        maps={
+            SEGMENT: MapFeature(
+                "annotation",
+                [f"class {n}" for n in range(1, 151)],
+                (-1, *range(150)),
+                is_first_channel=True,
+            )
+        },
+    ),
+    "cityscapes": DatasetRow(
+        functools.partial(tfds.builder, "cityscapes/semantic_segmentation"),
+        image="image_left",
+        eval_split="validation",
+        maps={
+            SEGMENT: MapFeature(
+                "segmentation_label",
+                list(CITYSCAPES),
+                tuple(
+                    list(CITYSCAPES.values()).index(n)
+                    if n in CITYSCAPES.values()
+                    else -1
+                    for n in range(34)
+                ),
+            )
+        },
+    ),
+    "nyu_depth_v2": DatasetRow(maps={DEPTH: MapFeature("depth")}),
     # Its test split has no labels.
     "imagenet2012": DatasetRow(eval_split="validation"),
     "imagenet2012_real": DatasetRow(label="real_label", has_alternatives=True),

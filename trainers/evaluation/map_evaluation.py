@@ -1,0 +1,291 @@
+"""Evaluation of a model with an answer for each pixel, and its page."""
+
+import base64
+import dataclasses
+import html
+import io
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from keras_vit.models import DensePredictor
+from keras_vit.preprocessing.description import Normalization, to_fractions
+from trainers.augment.augmentation import parse_augmentation
+from trainers.data.datasets import ImageDataset
+from trainers.data.labels import SEGMENT
+from trainers.evaluation.map_pictures import limits_of, paint_map, paint_over
+from trainers.evaluation.map_scores import DepthTally, SegmentTally
+from trainers.evaluation.scores import MOST_CLASSES
+from trainers.pages import make_table, write_html
+from trainers.paths import Path, write_csv_file
+from trainers.training.model_card import describe_choice
+from trainers.training.run_folder import write_report
+
+MOST_METRES = 100.0  # Of outputs up to scale, if nothing else says.
+NUM_WORST, NUM_FIRST = 24, 12  # Images that are shown.
+MOST_ROWS, MOST_CONFUSED = 100, 20
+FIGURES = {
+    "mean_iou": "mean IoU of the classes (mIoU)",
+    "pixel_accuracy": "pixels that are right",
+    "mean_accuracy": "mean accuracy of the classes",
+    "boundary_f1": "F1 of the borders",
+    "abs_rel": "relative error (AbsRel)",
+    "rmse": "root of the mean square error, in metres",
+    "delta1": "at most 1.25 times too far or near (delta1)",
+    "delta2": "at most 1.25\u00b2 times",
+    "delta3": "at most 1.25\u00b3 times",
+}
+COLUMNS = {
+    "share": "share of the pixels",
+    "iou": "IoU",
+    "accuracy": "accuracy",
+    "precision": "precision",
+}
+
+
+class Shown(NamedTuple):
+    """An image that the page shows.
+
+    Shapes:
+        image: (H, W, C), as the model reads it. truth, answer: (H, W).
+
+    Args:
+        position: Its place in the split.
+        name: Its file.
+        figures: Its own figures, by name.
+    """
+
+    position: int
+    name: str
+    figures: Mapping[str, float]
+    image: np.ndarray
+    truth: np.ndarray
+    answer: np.ndarray
+
+
+@dataclasses.dataclass
+class MapResults:
+    """The results that an evaluation collects over the batches.
+
+    Args:
+        tally: The figures.
+    """
+
+    tally: SegmentTally | DepthTally
+
+    def __post_init__(self):
+        self.names, self.first, self.worst = {}, [], []
+
+    def add(self, images, outputs, maps, positions, names):
+        """Add a batch.
+
+        Shapes:
+            images: (B, H, W, C). outputs: (B, H, W, D). maps: (B, H, W).
+            positions: (B,). names: B strings.
+        """
+        answers = self.tally.answer(outputs, maps)
+        start = len(self.tally.rows)
+        self.tally.add(answers, maps)
+        rows = self.tally.rows[start:]
+        for row, *shown in zip(rows, positions, names, images, maps, answers):
+            position, name, *arrays = shown
+            self.names[int(position)] = name
+            found = Shown(int(position), name, row, *arrays)
+            if len(self.first) < NUM_FIRST:
+                self.first.append(found)
+            self.worst.append(found)
+        self.worst.sort(key=self._badness)
+        del self.worst[NUM_WORST:]
+
+    def _badness(self, shown):
+        score = shown.figures[self.tally.score_name]
+        return score if self.tally.is_higher_better else -score
+
+
+def start_map_results(model: keras.Model, dataset: ImageDataset) -> MapResults:
+    """Return what collects the results of an evaluation.
+
+    Raises:
+        ValueError: If the model has no such answers, or others.
+    """
+    is_segment = dataset.maps.kind == SEGMENT
+    count = len(dataset.class_names) if is_segment else 1
+    if len(model.output_shape) != 4 or model.output_shape[-1] != count:
+        raise ValueError(
+            f"`model` must return {count} "
+            f"number{'s' * (count > 1)} for each pixel, as the data set has. "
+            f"Received: output_shape={model.output_shape}, dataset="
+            f"{dataset.name!r}"
+        )
+    if is_segment:
+        return MapResults(SegmentTally(dataset.class_names))
+    head = model.head if isinstance(model, DensePredictor) else None
+    is_relative = head is not None and head.activation != "sigmoid"
+    max_depth = dataset.maps.max_depth or MOST_METRES
+    return MapResults(DepthTally(is_relative, max_depth))
+
+
+def write_map_results(folder: Path, results: MapResults, report: Mapping):
+    """Write all files of an evaluation.
+
+    Args:
+        folder: The folder to write to.
+        results: What was collected.
+        report: The report.
+    """
+    tally = results.tally
+    size = results.first[0].image.shape[:2]
+    normalization = parse_augmentation(
+        report["preprocess"], size, "preprocess"
+    ).normalization
+    write_report(folder, "evaluation.json", report)
+    columns = list(tally.rows[0])
+    rows = (
+        [position, name, *(f"{row[column]:.6g}" for column in columns)]
+        for (position, name), row in zip(results.names.items(), tally.rows)
+    )
+    write_csv_file(
+        folder / "image_predictions.csv",
+        [["position", "image", *columns], *rows],
+    )
+    names = tally.class_names
+    if tally.confusion is not None and len(names) <= MOST_CLASSES:
+        table = ([name, *row] for name, row in zip(names, tally.confusion))
+        write_csv_file(
+            folder / "confusion.csv", [["true class", *names], *table]
+        )
+    write_page(folder / "evaluation.html", results, report, normalization)
+
+
+def write_page(
+    path: Path,
+    results: MapResults,
+    report: Mapping,
+    normalization: Normalization,
+):
+    """Write the figures, the confusion of classes and pictures with maps."""
+    tally, names = results.tally, results.tally.class_names
+    data = f"{report['dataset']}, split {report['split']}"
+    figures = [
+        (title, [f"<td>{report[name]:.4f}</td>"])
+        for name, title in FIGURES.items()
+        if name in report
+    ]
+    parts = [
+        f"<p>{report['num_examples']:,} images of {html.escape(data)}; "
+        f"{report['num_left_out']:,} left out. {describe_choice(report)}</p>",
+        make_table(["", report["model"]], figures),
+        *(_classes(report, names, tally.confusion) if names else ()),
+        "<p>In each row: the image, the truth and the answer. "
+        + (
+            "Grey pixels do not count.</p>"
+            if names
+            else "Bright is near; of grey pixels the distance is unknown.</p>"
+        ),
+        "<h2>The worst images</h2>",
+        *(_row(shown, normalization, names) for shown in results.worst),
+        "<h2>The first images</h2>",
+        *(_row(shown, normalization, names) for shown in results.first),
+    ]
+    title = f"Evaluation of {report['model']}"
+    write_html(path, title, parts, PAGE_STYLE)
+
+
+def _classes(report, names, confusion):
+    """Yield the figures of each class, the worst one first, and mistakes."""
+    rows = [name for name in names if f"iou/{name}" in report]
+    rows.sort(key=lambda name: report[f"iou/{name}"])
+    yield "<h2>Classes</h2><p>The class with the lowest IoU is first.</p>"
+    yield make_table(
+        ["class", *COLUMNS.values()],
+        [
+            (name, [_cell(report, f"{column}/{name}") for column in COLUMNS])
+            for name in rows[:MOST_ROWS]
+        ],
+    )
+    wrong = confusion * (1 - np.eye(len(names), dtype=int))
+    order = np.argsort(-wrong, axis=None, kind="stable")[:MOST_CONFUSED]
+    pairs = [np.unravel_index(index, wrong.shape) for index in order]
+    pairs = [pair for pair in pairs if wrong[pair]]
+    if pairs:
+        yield "<h2>What is taken for what</h2>"
+        yield make_table(
+            ["class", "taken for", "share of the class", "pixels"],
+            [
+                (
+                    names[truth],
+                    [
+                        f"<td>{html.escape(names[answer])}</td>",
+                        f"<td>{count / confusion[truth].sum():.1%}</td>",
+                        f"<td>{count:,}</td>",
+                    ],
+                )
+                for truth, answer in pairs
+                for count in [wrong[truth, answer]]
+            ],
+        )
+
+
+def _cell(report, name):
+    value = report.get(name)
+    return "<td></td>" if value is None else f"<td>{value:.4f}</td>"
+
+
+def _row(shown, normalization, names):
+    """Return an image, its truth and its answer, with its figures below."""
+    image = to_fractions(shown.image, normalization)
+    limits = None if names else limits_of(shown.truth)
+    tiles = [
+        paint_over(image, np.full(image.shape[:2], np.nan), None, 0.0),
+        paint_over(image, shown.truth, limits),
+        paint_over(image, shown.answer.astype("float32"), limits),
+    ]
+    figures = ", ".join(f"{n} {x:.3f}" for n, x in shown.figures.items())
+    name = html.escape(shown.name or f"image {shown.position}", quote=True)
+    present = np.unique(shown.answer) if names else ()
+    present = set(present) | (
+        set(np.unique(shown.truth[np.isfinite(shown.truth)]))
+        if names
+        else set()
+    )
+    legend = "".join(
+        f'<span class="class"><i style="background:{_hex(label)}"></i>'
+        f"{html.escape(names[int(label)])}</span>"
+        for label in sorted(present)
+    )
+    pictures = "".join(
+        f'<img src="data:image/png;base64,{_encode(tile)}" alt="{what}">'
+        for tile, what in zip(tiles, ("image", "truth", "answer"))
+    )
+    return (
+        f'<figure class="triple"><div>{pictures}</div><figcaption>{name}<br>'
+        f"{figures}<br>{legend}</figcaption></figure>"
+    )
+
+
+def _hex(label):
+    colour = paint_map(np.array([[label]], float))[0, 0]
+    return "#" + bytes(np.round(colour * 255).astype("uint8")).hex()
+
+
+def _encode(pixels):
+    """Return a picture (H, W, 3) of 0 to 1 as a PNG in base64."""
+    from PIL import Image
+
+    stream = io.BytesIO()
+    image = Image.fromarray(np.round(255 * pixels).astype("uint8"))
+    image.save(stream, "PNG")
+    return base64.b64encode(stream.getvalue()).decode()
+
+
+PAGE_STYLE = """
+.triple { margin: .5rem 0 1rem; }
+.triple div { display: flex; gap: .25rem; }
+.triple img { width: calc((100% - .5rem) / 3); max-width: 14rem; height: auto;
+ image-rendering: pixelated; }
+.class { display: inline-block; margin-right: .7rem; }
+.class i { display: inline-block; width: .8em; height: .8em;
+ margin-right: .25em; }
+"""
