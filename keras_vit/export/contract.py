@@ -27,11 +27,7 @@ from keras_vit.export.agreement import (
 )
 from keras_vit.known import KnownScore, with_features
 from keras_vit.layers.base import is_quantized
-from keras_vit.models import (
-    DensePredictor,
-    FlexibleVisionTransformer,
-    VisionTransformer,
-)
+from keras_vit.models import FlexibleVisionTransformer, VisionTransformer
 from keras_vit.models.features import (
     CLASSIFIER_ACTIVATIONS,
     CLASSIFIER_OUTPUTS,
@@ -80,8 +76,8 @@ class Serving:
             inferred from the last layers.
         larger_depths: What larger depths mean, a key of LARGER_DEPTHS: "far",
             such as metres, or "near", such as the inverse depths of Depth
-            Anything. Default: "far" of a DensePredictor with a sigmoid and a
-            scale, such as the largest depth in metres; of others, unknown.
+            Anything. Default: "far" of a DensePredictor whose head ends with a
+            sigmoid, a share of the largest depth; of others, unknown.
     """
 
     class_names: Sequence[str] | None = None
@@ -124,10 +120,9 @@ class Serving:
     def _for_head(self, head, output):
         """Return these options with what the head of a DensePredictor tells."""
         if output == "pixel_logits" and self.class_names is None:
-            names = getattr(head, "class_names", None)
-            return dataclasses.replace(self, class_names=names)
-        is_scaled = head.activation == "sigmoid" and head.output_scale != 1
-        if output == "depths" and self.larger_depths is None and is_scaled:
+            return dataclasses.replace(self, class_names=head.class_names)
+        is_metric = head.activation == "sigmoid"
+        if output == "depths" and self.larger_depths is None and is_metric:
             return dataclasses.replace(self, larger_depths="far")
         return self
 
@@ -339,10 +334,9 @@ def in_float32(model: keras.Model) -> keras.Model:
 
 def rebuild(layer: keras.Layer) -> keras.Layer:
     """Return a new layer or model with the config of `layer`, in float32."""
-    if hasattr(layer, "with_dtype"):  # A VisionTransformer.
+    if hasattr(layer, "with_dtype"):  # A VisionTransformer, or a dense one.
         return layer.with_dtype("float32")
-    is_dense = isinstance(layer, DensePredictor)  # Cloning takes its class.
-    if isinstance(layer, keras.Model) and not is_dense:
+    if isinstance(layer, keras.Model):
         inputs = None
         if isinstance(layer, keras.Sequential):
             # Its own input has the dtype of its first layer.

@@ -258,7 +258,7 @@ def name_output(model: keras.Model, output: str | None = None) -> str:
         pick(dict.fromkeys(OUTPUTS), output, "output")
         return output
     if (dense := find_dense(model)) is not None:
-        if dense.head.num_outputs == 1:
+        if dense.task == "depth":
             return "depths"
         return "features" if dense.head.activation else "pixel_logits"
     if len(model.output_shape) != 2:

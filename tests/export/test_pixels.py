@@ -286,9 +286,8 @@ def test_what_only_classifiers_of_images_have(
 
 
 def test_a_model_tells_its_classes(models):
-    model = make_dense(DenseConfig(5))
-    assert Serving().for_model(model).class_names is None
-    object.__setattr__(model.head, "class_names", tuple(NAMES))
+    assert Serving().for_model(models["pixel_logits"]).class_names is None
+    model = make_dense(DenseConfig(5, class_names=NAMES))
     assert Serving().for_model(model).class_names == tuple(NAMES)
     other = Serving(class_names=[*"abcde"])
     assert other.for_model(model).class_names == [*"abcde"]
