@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_vit.analysis.colours import NUMBER_COLOURS
 from keras_vit.analysis.embeddings import scale_filters
 from keras_vit.analysis.representations import artefact_tokens
 from keras_vit.analysis.rollout import head_tokens
@@ -152,6 +153,7 @@ class Content:
             "levels": levels,
             "precision": PRECISION.format(levels + 1, 100 / levels),
             "left_out": "" if has_all_tokens else LEFT_OUT,
+            "colours": NUMBER_COLOURS,
             "models": [self.describe_model(each) for each in inspections],
         }
 

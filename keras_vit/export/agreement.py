@@ -36,8 +36,10 @@ class Tolerance:
             single image with another class is accepted if its classes are
             nearly tied, that is, if its own cosine similarity reaches
             `cosine`. Otherwise, 99 % of fewer than 100 images would mean all
-            of them.
+            of them. Of class maps, it is the share of the pixels.
         expected_top1_agreement: A smaller share only gives a warning.
+        mean_iou: Smallest mean IoU of class maps; see `Agreement`.
+        expected_mean_iou: A smaller one only gives a warning.
     """
 
     max_difference: float = math.inf
@@ -45,11 +47,15 @@ class Tolerance:
     cosine: float = -1.0
     top1_agreement: float = 0.0
     expected_top1_agreement: float = 0.0
+    mean_iou: float = 0.0
+    expected_mean_iou: float = 0.0
 
 
+DEPTH_LEVELS = 65535  # Of a grey PNG of 16 bits.
+DEPTH_LEVELS = 65535  # Of a grey PNG of 16 bits.
 # For float32 with another order of summation: 1e-6 was measured for models
 # from Ti/16 to B/16, and 3e-6 for sharper attention.
-FLOAT32 = Tolerance(relative_difference=1e-5)
+FLOAT32 = Tolerance(relative_difference=1e-5, mean_iou=0.999)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,7 +75,11 @@ class Agreement:
         cosine: Mean cosine similarity of the outputs for an image.
         top1_agreement: Share of images with the same top-1 class; if an image
             may have several labels, share of the pairs of image and label
-            with the same decision at the threshold.
+            with the same decision at the threshold; of class maps, share of
+            the pixels with the same class; nan of depths, which have none.
+        mean_iou: Of class maps, the mean of the intersection over union of
+            each class, over all pixels of all images and the classes that
+            either has; None of other outputs.
         faults: Differences that exceed the tolerance, as sentences.
         warnings: Other remarkable differences, as sentences.
         partitions: Of a TFLite file, the number of parts of its graph that
@@ -85,6 +95,7 @@ class Agreement:
     relative_difference: float
     cosine: float
     top1_agreement: float
+    mean_iou: float | None = None
     faults: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     partitions: int | None = None
@@ -99,7 +110,7 @@ def compare(
     expected: np.ndarray,
     outputs: np.ndarray,
     tolerance: Tolerance,
-    decide: Callable[[np.ndarray], np.ndarray] | None = None,
+    decide: Callable[[np.ndarray], np.ndarray | None] | None = None,
 ) -> Agreement:
     """Compare the outputs of a predictor with the expected ones.
 
@@ -107,16 +118,17 @@ def compare(
         expected: Outputs of the Keras model, (B, ...).
         outputs: Outputs of the predictor, (B, ...).
         tolerance: The allowed differences.
-        decide: Takes outputs (B, C). Returns whether each image has each of
-            several labels, (B, C). Default: it has one, the top-1 class.
+        decide: Takes outputs, (B, ...), in float64. Returns whether each image
+            has each of several labels, (B, C) truth values; or the class of
+            each pixel, (B, H, W) integers; or None if the outputs decide
+            nothing. Default: an image has one class, the top-1 class.
 
     Returns:
         The comparison. Differences that are too large are among its faults.
     """
-    expected, outputs = (
-        np.asarray(x, "float64").reshape(len(x), -1)
-        for x in (expected, outputs)
-    )
+    expected, outputs = (np.asarray(x, "float64") for x in (expected, outputs))
+    decisions = [decide(x) for x in (expected, outputs) if decide is not None]
+    expected, outputs = (x.reshape(len(x), -1) for x in (expected, outputs))
     with np.errstate(invalid="ignore"):  # Infinities are found below.
         differences = np.max(np.abs(expected - outputs), axis=1)
         sizes = np.maximum(1, np.max(np.abs(expected), axis=1))
@@ -130,20 +142,27 @@ def compare(
             out=np.where(differences == 0, 1.0, 0.0),
             where=norms != 0,
         )
-    if decide is None:
+    others, mean_iou = (), None
+    if not decisions:
         is_same = np.argmax(expected, axis=1) == np.argmax(outputs, axis=1)
-        is_other = ~is_same
+        others = cosines[~is_same]
         what = "of the images, {} of {}, have the same top-1 class"
-    else:
-        is_same = decide(expected) == decide(outputs)  # (B, C)
-        is_other = ~is_same.all(axis=1)
+    elif decisions[0] is None:
+        is_same, what = np.array([math.nan]), ""
+    elif decisions[0].dtype == bool:
+        is_same = np.equal(*decisions)  # (B, C)
+        others = cosines[~is_same.all(axis=1)]
         what = "of the labels, {} of {}, are the same at their thresholds"
+    else:
+        is_same, mean_iou = np.equal(*decisions), find_mean_iou(*decisions)
+        what = "of the pixels, {} of {}, have the same class"
     agreement = Agreement(
         num_images=len(expected),
         max_difference=float(np.max(differences)),
         relative_difference=float(np.max(relative_differences)),
         cosine=float(np.mean(cosines)),
         top1_agreement=float(np.mean(is_same)),
+        mean_iou=mean_iou,
     )
     faults, warnings = [], []
     for source, x in (
@@ -158,7 +177,6 @@ def compare(
         agrees = f"{agreement.top1_agreement:.2%} " + what.format(
             np.sum(is_same), is_same.size
         )
-        others = cosines[is_other]
         faults, warnings = _judge(agreement, tolerance, others, agrees)
     return dataclasses.replace(
         agreement, faults=tuple(faults), warnings=tuple(warnings)
@@ -184,8 +202,20 @@ def _judge(agreement, tolerance, cosines, agrees):
             f"the cosine similarity is {agreement.cosine:.6f}; it must be at "
             f"least {tolerance.cosine}"
         )
+    overlap = agreement.mean_iou
+    if overlap is not None and overlap < max(
+        tolerance.mean_iou, tolerance.expected_mean_iou
+    ):
+        is_fault = overlap < tolerance.mean_iou
+        limit = tolerance.mean_iou if is_fault else tolerance.expected_mean_iou
+        (faults if is_fault else warnings).append(
+            f"the mean IoU of the classes is {overlap:.4f}; it "
+            f"{'must' if is_fault else 'should'} be at least {limit}"
+        )
     share = agreement.top1_agreement
-    if share >= tolerance.top1_agreement:
+    if math.isnan(share):
+        pass
+    elif share >= tolerance.top1_agreement:
         if share < tolerance.expected_top1_agreement:
             warnings.append(
                 f"{agrees}, fewer than {tolerance.expected_top1_agreement:.0%}"
@@ -200,18 +230,40 @@ def _judge(agreement, tolerance, cosines, agrees):
     return faults, warnings
 
 
+def find_mean_iou(expected: np.ndarray, found: np.ndarray) -> float:
+    """Return the mean IoU of class maps, over the classes that either has.
+
+    Shapes:
+        expected, found: Integers of any equal shape, from 0.
+
+    Example:
+        >>> find_mean_iou(np.array([0, 0, 0, 5]), np.array([0, 0, 5, 5]))
+        0.5833333333333333
+    """
+    size = 1 + max(expected.max(), found.max())
+    shared, *both = (
+        np.bincount(x.ravel(), minlength=size)
+        for x in (expected[expected == found], expected, found)
+    )
+    unions = sum(both) - shared
+    return float(np.mean(shared[unions > 0] / unions[unions > 0]))
+
+
 def compare_outputs(
     expected: Mapping[str, np.ndarray],
     outputs: Mapping[str, np.ndarray],
     tolerance: Tolerance,
-    decide: Callable[[np.ndarray], np.ndarray] | None = None,
+    decide: Callable[[np.ndarray], np.ndarray | None] | None = None,
 ) -> Agreement:
     """Compare all outputs of a predictor with the expected ones.
 
     `labels`, strings (B, k), are the names of the classes with the k highest
     `probabilities`. `expected` may rank more classes than that. Classes with
     nearly equal probabilities may swap places, and their `thresholds` with
-    them.
+    them. `classes` (B, H, W) are class maps, compared by their pixels alone:
+    the difference of two numbers of classes means nothing. `class_names` must
+    be equal; `shares` (B, classes) and `png_bytes` (B,) must be those of the
+    maps of the same answer.
 
     Args:
         expected: The expected outputs by name, (B, ...).
@@ -243,6 +295,15 @@ def compare_outputs(
             pass  # They have the places of the labels.
         elif name in ("score", "is_known"):
             pass  # Of an image, not of its classes.
+        elif name == "classes":
+            agreements[name] = _compare_classes(want, found, tolerance)
+        elif name == "class_names":
+            if not np.array_equal(want, found):
+                faults.append(f"{name}: expected {want[0]}, got {found[0]}")
+        elif name == "shares":
+            faults += _find_wrong_shares(outputs)
+        elif name == "png_bytes":
+            faults += _find_wrong_pngs(outputs)
         elif want.dtype.kind not in "OSU" and want.size:
             agreements[name] = compare(want, found, tolerance, decide)
     if agreements:
@@ -258,6 +319,54 @@ def compare_outputs(
         if "thresholds" in expected and not faults:
             faults += _find_wrong_thresholds(expected, outputs)
     return dataclasses.replace(report, faults=tuple(faults), warnings=warnings)
+
+
+def _compare_classes(expected, outputs, tolerance):
+    """Return the comparison of class maps, of which no difference counts."""
+    limits = Tolerance(
+        top1_agreement=tolerance.top1_agreement,
+        expected_top1_agreement=tolerance.expected_top1_agreement,
+        mean_iou=tolerance.mean_iou,
+        expected_mean_iou=tolerance.expected_mean_iou,
+    )
+    return dataclasses.replace(
+        compare(expected, outputs, limits, lambda x: x.astype("int64")),
+        max_difference=0.0,
+        relative_difference=0.0,
+        cosine=1.0,
+    )
+
+
+def _find_wrong_shares(outputs):
+    """Return a fault unless the shares are those of the class maps."""
+    classes, shares = outputs["classes"], outputs["shares"]
+    wanted = [(classes == i).mean((1, 2)) for i in range(shares.shape[1])]
+    difference = np.abs(np.stack(wanted, axis=1) - shares).max()
+    if difference <= 1e-5:
+        return []
+    return [f"shares: {difference:.1e} away from those of the class map"]
+
+
+def _find_wrong_pngs(outputs):
+    """Return a fault for the first PNG that is not the map beside it."""
+    from PIL import Image
+
+    for index, content in enumerate(outputs["png_bytes"]):
+        with Image.open(io.BytesIO(content)) as image:
+            levels = np.asarray(image, "float64")
+        if "classes" in outputs:
+            wanted, least = outputs["classes"][index], 0.0
+        else:
+            wanted = outputs["depths"][index, ..., 0]
+            low, high = outputs["png_range"][index].astype("float64")
+            levels = low + levels / DEPTH_LEVELS * (high - low)
+            # Half a level, and the rounding of float32.
+            least = 0.51 * (high - low) / DEPTH_LEVELS
+            least += 1e-6 * np.abs(wanted).max()
+        is_wrong = levels.shape != wanted.shape
+        if is_wrong or np.abs(levels - wanted).max() > least:
+            return [f"png_bytes: number {index} is not the map of the answer"]
+    return []
 
 
 def _judge_known(expected, outputs, tolerance):

@@ -101,15 +101,27 @@ class ExportReport:
 
     def _table(self):
         """Return a row for each file, with a latency for each thread count."""
+        files = self.agreements
         threads = sorted({latency.threads for latency in self.latencies})
         latencies = {(x.name, x.threads): x for x in self.latencies}
-        heads = ["format", "MiB", "largest difference", "cosine", "same class"]
+        heads = ["format", "MiB", "largest difference", "cosine"]
+        # Depths have no classes, and images no class maps.
+        has_classes = not all(math.isnan(a.top1_agreement) for a in files)
+        has_maps = any(a.mean_iou is not None for a in files)
+        if has_classes:
+            heads += ["same class", *(["mean IoU"] if has_maps else ())]
+        else:
+            heads.append("relative difference")
         heads += [f"latency, {_count(x, 'thread')}" for x in threads]
         rows = []
-        for a in self.agreements:
+        for a in files:
             cells = [a.kind, f"{a.num_bytes / 2**20:.2f}"]
             cells += [f"{a.max_difference:.1e}", f"{a.cosine:.6f}"]
-            cells.append(f"{a.top1_agreement:.2%}")
+            if has_classes:
+                cells.append(f"{a.top1_agreement:.2%}")
+                cells += [f"{a.mean_iou:.4f}"] if has_maps else []
+            else:
+                cells.append(f"{a.relative_difference:.1e}")
             for number in threads:
                 x = latencies.get((a.kind, number))
                 is_known = x is not None and x.ratio is not None
@@ -490,8 +502,9 @@ def read_description(path: str | os.PathLike) -> dict[str, Any]:
     """Return the description of an exported file or folder, of any format.
 
     The keys are `name`, `input`, `image_steps`, `mean`, `deviation`, `output`,
-    `activation` and `class_names`, and `thresholds` if an image may have
-    several labels; see `ExportRequest.describe`.
+    `activation` and `class_names`, `thresholds` if an image may have several
+    labels, and `task` if each pixel has an answer; see
+    `ExportRequest.describe`.
 
     Args:
         path: A file or folder that `export_model` wrote.
@@ -522,10 +535,11 @@ def read_class_names(path: str | os.PathLike) -> list[str]:
         ValueError: If it names no classes.
         ModuleNotFoundError: If a package that reads the file is missing.
     """
-    names = read_description(path)["class_names"]
+    description = read_description(path)
+    names = description["class_names"]
     if names is None:
         raise ValueError(
-            "`path` must be the export of a classifier. Received: "
-            f"path={os.fspath(path)!r}, which returns features"
+            "`path` must be the export of a model with classes. Received: "
+            f"path={os.fspath(path)!r}, which returns {description['output']}"
         )
     return names

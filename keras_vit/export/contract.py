@@ -30,6 +30,9 @@ from keras_vit.layers.base import is_quantized
 from keras_vit.models import FlexibleVisionTransformer, VisionTransformer
 from keras_vit.models.features import (
     CLASSIFIER_ACTIVATIONS,
+    CLASSIFIER_OUTPUTS,
+    PIXEL_TASKS,
+    find_dense,
     is_graph,
     name_output,
     split_at_head,
@@ -50,7 +53,7 @@ class Serving:
 
     Args:
         class_names: Names of the classes, in the order of the outputs.
-            Default: their numbers.
+            Default: those that a DensePredictor knows, or their numbers.
         top: Largest number of classes in a prediction. Default: 5; of several
             labels, all, as a label may be above its threshold with a small
             probability.
@@ -71,6 +74,10 @@ class Serving:
             `attention_bytes`.
         output: The kind of output of the model; see `name_output`. Default:
             inferred from the last layers.
+        larger_depths: What larger depths mean, a key of LARGER_DEPTHS: "far",
+            such as metres, or "near", such as the inverse depths of Depth
+            Anything. Default: "far" of a DensePredictor whose head ends with a
+            sigmoid, a share of the largest depth; of others, unknown.
     """
 
     class_names: Sequence[str] | None = None
@@ -82,6 +89,7 @@ class Serving:
     image_steps: Sequence[Mapping] | None = None
     use_attention: bool = False
     output: str | None = None
+    larger_depths: str | None = None
 
     @property
     def settings(self) -> Preprocessing:
@@ -94,7 +102,7 @@ class Serving:
         return min(self.top or default, num_classes)
 
     def for_model(self, model: keras.Model) -> "Serving":
-        """Return these options with the preprocessing of a model, if missing.
+        """Return these options with what a model itself tells, if missing.
 
         Raises:
             ValueError: If they do not fit the model, or its first layers do
@@ -104,8 +112,19 @@ class Serving:
         if self.preprocessing is None and is_graph(model):
             settings = find_scaling(model)
             found = dataclasses.replace(self, preprocessing=settings)
+        if (dense := find_dense(model)) is not None:
+            found = found._for_head(dense.head, name_output(model, self.output))
         check_serving(model, found)
         return found
+
+    def _for_head(self, head, output):
+        """Return these options with what the head of a DensePredictor tells."""
+        if output == "pixel_logits" and self.class_names is None:
+            return dataclasses.replace(self, class_names=head.class_names)
+        is_metric = head.activation == "sigmoid"
+        if output == "depths" and self.larger_depths is None and is_metric:
+            return dataclasses.replace(self, larger_depths="far")
+        return self
 
     def steps(self, image_size: Sequence[int]) -> list[ImageStep]:
         """Return the operations that resize and crop an upright image."""
@@ -119,19 +138,30 @@ def check_serving(model: keras.Model, serving: Serving):
     pick(CLASSIFIER_ACTIVATIONS, serving.activation, "activation")
     num_classes = model.output_shape[-1]
     names = serving.class_names
-    is_classifier = name_output(model, serving.output) != "features"
+    output = name_output(model, serving.output)
+    is_classifier = output in CLASSIFIER_OUTPUTS
     if is_classifier and len(model.output_shape) != 2:
         raise ValueError(
-            "`output` must be 'features' or None for a model whose outputs "
-            "are not (B, classes), such as those of each pixel. Received: "
-            f"output={serving.output!r}, outputs {model.output_shape}"
+            "`output` must be 'features', 'pixel_logits', 'depths' or None for "
+            "a model whose outputs are not (B, classes), such as those of each "
+            f"pixel. Received: output={serving.output!r}, outputs "
+            f"{model.output_shape}"
         )
-    if names is not None and not is_classifier:
+    if output in PIXEL_TASKS:
+        check_pixel_outputs(model, serving, output)
+    pick(LARGER_DEPTHS, serving.larger_depths, "larger_depths")
+    if serving.larger_depths is not None and output != "depths":
+        raise ValueError(
+            "`larger_depths` is for a model that returns depths. Received: "
+            f"larger_depths={serving.larger_depths!r}, and a model that "
+            f"returns {output}"
+        )
+    if names is not None and not (is_classifier or output == "pixel_logits"):
         raise ValueError(
             "`class_names` are for a model with a classifier; if its last "
             "layer is one, pass `output`. Received: "
             f"{len(names)} names for model={model.name!r}, which returns "
-            "features"
+            f"{output}"
         )
     if names is not None and len(names) != num_classes:
         raise ValueError(
@@ -143,10 +173,9 @@ def check_serving(model: keras.Model, serving: Serving):
             f"`top` must be 1 or more. Received: top={serving.top}"
         )
     if serving.thresholds is not None:
-        check_thresholds(serving, num_classes, is_classifier)
+        check_thresholds(serving, num_classes, output)
     if serving.known is not None and (
-        name_output(model, serving.output) != "logits"
-        or serving.thresholds is not None
+        output != "logits" or serving.thresholds is not None
     ):
         raise ValueError(
             "`known` is for a model that returns logits, of which an image has "
@@ -166,14 +195,44 @@ def check_serving(model: keras.Model, serving: Serving):
         )
 
 
-def check_thresholds(serving: Serving, num_classes: int, is_classifier: bool):
+# The most numbers of classes that a PNG of 16 bits holds.
+MOST_CLASSES = 2**16
+# What larger depths may mean.
+LARGER_DEPTHS = dict.fromkeys((None, "far", "near"))
+
+
+def check_pixel_outputs(model: keras.Model, serving: Serving, output: str):
+    """Raise a ValueError unless outputs are those of each pixel.
+
+    Or if an option was given that only classifiers of images have.
+    """
+    shape, is_depth = model.output_shape, output == "depths"
+    channels = shape[-1]
+    if len(shape) != 4 or not (
+        channels == 1 if is_depth else 2 <= channels <= MOST_CLASSES
+    ):
+        kind = "1" if is_depth else f"2 to {MOST_CLASSES:,} classes"
+        raise ValueError(
+            f"`output` can only be {output!r} for outputs (B, H, W, C), where "
+            f"C is {kind}. Received: outputs {shape}"
+        )
+    for name, default in (("top", None), ("activation", "softmax")):
+        if (value := getattr(serving, name)) != default:
+            raise ValueError(
+                f"`{name}` is for a classifier of images. Received: "
+                f"{name}={value!r}, and a model that returns {output}"
+            )
+
+
+def check_thresholds(serving: Serving, num_classes: int, output: str):
     """Raise a ValueError unless the thresholds fit the classes."""
     found = [*serving.thresholds]
+    is_classifier = output in CLASSIFIER_OUTPUTS
     if not is_classifier or serving.activation != "sigmoid":
         raise ValueError(
             "`thresholds` are for a classifier whose `activation` is "
             f"'sigmoid'. Received: activation={serving.activation!r}"
-            f"{'' if is_classifier else ', and a model that returns features'}"
+            f"{'' if is_classifier else f', and a model that returns {output}'}"
         )
     if len(found) != num_classes:
         raise ValueError(
@@ -204,11 +263,12 @@ def make_forward(
     Shapes:
         The function takes images (B, H, W, C) and returns a dict: the outputs
         under the name that `name_output` returns, and "features" (B, D), the
-        input of the head, which is the last layer with weights. With `known`
-        also "score" and "is_known", (B,).
+        input of the head, which is the last layer with weights; without a
+        classifier, they are the outputs themselves. With `known` also "score"
+        and "is_known", (B,).
     """
     name = name_output(model, output)
-    compute = split_at_head(model, name != "features", is_short)
+    compute = split_at_head(model, name in CLASSIFIER_OUTPUTS, is_short)
 
     def forward(images):
         features, outputs = compute(images)
@@ -274,7 +334,7 @@ def in_float32(model: keras.Model) -> keras.Model:
 
 def rebuild(layer: keras.Layer) -> keras.Layer:
     """Return a new layer or model with the config of `layer`, in float32."""
-    if hasattr(layer, "with_dtype"):  # A VisionTransformer.
+    if hasattr(layer, "with_dtype"):  # A VisionTransformer, or a dense one.
         return layer.with_dtype("float32")
     if isinstance(layer, keras.Model):
         inputs = None
@@ -430,10 +490,12 @@ class ExportRequest:
         `keras_vit.preprocessing.description`, and (x / 255 - `mean`) /
         `deviation` of each channel is the input. `output` is the kind of
         output, and `activation` is the function that turns it into
-        probabilities. `thresholds` are there only if an image may have several
-        labels: it has those whose probabilities reach theirs. `known` is there
-        only if the export tells known images: its kind of score, and the
-        threshold that the score of a known image reaches.
+        probabilities. Outputs for each pixel have a `task`, "segment" or
+        "depth", and an `output_size`, and depths may have `larger_depths`,
+        "far" or "near". `thresholds` are there only if an image may have
+        several labels: it has those whose probabilities reach theirs. `known`
+        is there only if the export tells known images: its kind of score, and
+        the threshold that the score of a known image reaches.
 
         Args:
             pixels_per_side: If the input is uint8, the number of its pixels
@@ -441,7 +503,7 @@ class ExportRequest:
         """
         serving, names = self.serving, None
         height, width, channels = self.model.input_shape[1:]
-        if self.output != "features":
+        if self.output in (*CLASSIFIER_OUTPUTS, "pixel_logits"):
             numbers = range(self.model.output_shape[-1])
             names = [*map(str, serving.class_names or numbers)]
         mean, deviation = serving.settings.for_channels(channels)
@@ -471,6 +533,12 @@ class ExportRequest:
             ),
             "class_names": names,
         }
+        if self.output in PIXEL_TASKS:
+            rows, columns = self.model.output_shape[1:3]
+            description["task"] = PIXEL_TASKS[self.output]
+            description["output_size"] = {"height": rows, "width": columns}
+        if serving.larger_depths is not None:
+            description["larger_depths"] = serving.larger_depths
         if serving.settings.pixel_range:
             description["pixel_range"] = [*serving.settings.pixel_range]
         if serving.thresholds is not None:
@@ -508,8 +576,12 @@ class ExportRequest:
         }
 
     @functools.cached_property
-    def decide(self) -> Callable[[np.ndarray], np.ndarray] | None:
-        """What finds the labels in outputs (B, C); None for one label."""
+    def decide(self) -> Callable[[np.ndarray], np.ndarray | None] | None:
+        """What `compare` decides by; None for one label of an image."""
+        if self.output == "pixel_logits":
+            return lambda outputs: np.argmax(outputs, axis=-1)
+        if self.output == "depths":
+            return lambda outputs: None
         if self.serving.thresholds is None:
             return None
         limits = np.asarray(self.serving.thresholds, "float64")
@@ -539,6 +611,7 @@ class ExportRequest:
             self.expected[self.output],
             self.float32_expected[self.output],
             Tolerance(cosine=0.99),
+            self.decide,
         )
         return tuple(f"the model in float32: {x}" for x in found.faults)
 
@@ -573,7 +646,7 @@ class Question(NamedTuple):
     signature: str = "serving_default"
     tolerance: Tolerance | None = None
     about: str = ""
-    decide: Callable[[np.ndarray], np.ndarray] | None = None
+    decide: Callable[[np.ndarray], np.ndarray | None] | None = None
 
 
 class Loaded(NamedTuple):

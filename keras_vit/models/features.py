@@ -11,6 +11,7 @@ from keras_vit.arguments import as_whole
 from keras_vit.layers.base import is_quantized
 from keras_vit.layers.kernels import record
 from keras_vit.layers.pooling import POOLINGS, DistilledHead
+from keras_vit.models.dense import DensePredictor
 from keras_vit.models.vit import (
     VisionTransformer,
     block_indices,
@@ -249,17 +250,30 @@ def name_output(model: keras.Model, output: str | None = None) -> str:
     Unless the caller knows it, the kind is inferred from the last operation
     that changes the values: a softmax or sigmoid returns probabilities, a
     linear layer with weights returns logits, and anything else returns
-    features. So do outputs of another shape than (B, C).
+    features. So do outputs of another shape than (B, C), except for those of a
+    DensePredictor: one for each pixel is its depth, and several without an
+    activation are the logits of its classes.
     """
     if output is not None:
         pick(dict.fromkeys(OUTPUTS), output, "output")
         return output
+    if (dense := find_dense(model)) is not None:
+        if dense.task == "depth":
+            return "depths"
+        return "features" if dense.head.activation else "pixel_logits"
     if len(model.output_shape) != 2:
         return "features"
     kind, has_kernel = last_change(model)
     if kind in CLASSIFIER_ACTIVATIONS:
         return "probabilities"
     return "logits" if has_kernel and kind == "linear" else "features"
+
+
+def find_dense(model: keras.Model) -> DensePredictor | None:
+    """Return the DensePredictor that makes the outputs of a model, if any."""
+    while is_graph(model) and not isinstance(model, DensePredictor):
+        model = next(walk_back(model)).operation
+    return model if isinstance(model, DensePredictor) else None
 
 
 def name_activation(model: keras.Model) -> str | None:
@@ -314,7 +328,7 @@ def without_head(model: keras.Model) -> keras.Model:
             "`model` must be a functional or Sequential model of one input "
             f"and one output. Received: {type(model).__name__}"
         )
-    if name_output(model) == "features":
+    if name_output(model) not in CLASSIFIER_OUTPUTS:
         return model
     *_, head = walk_back(model)
     if len(head.input_tensors) != 1:
@@ -432,7 +446,10 @@ def reads_one_token(model: keras.Model) -> bool:
     )
 
 
-OUTPUTS = ("logits", "probabilities", "features")
+CLASSIFIER_OUTPUTS = ("logits", "probabilities")  # (B, classes).
+# What outputs for each pixel, (B, H, W, C), are about.
+PIXEL_TASKS = {"pixel_logits": "segment", "depths": "depth"}
+OUTPUTS = (*CLASSIFIER_OUTPUTS, "features", *PIXEL_TASKS)
 # The functions that turn logits into probabilities.
 CLASSIFIER_ACTIVATIONS = {
     "softmax": keras.ops.softmax,

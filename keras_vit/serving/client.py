@@ -449,18 +449,9 @@ class Client:
             ValueError: If the model has no classes.
             ServingError: If the server does not respond, or refuses.
         """
-        contents = [
-            x if isinstance(x, bytes) else pathlib.Path(x).read_bytes()
-            for x in images
-        ]
-        if not contents:
+        if not len(images):
             return []
-        outputs = self.predict({"image_bytes": contents}, "serve_bytes")
-        if "labels" not in outputs:
-            raise ValueError(
-                "`classify` needs a model with classes. Received: one whose "
-                f"outputs are {', '.join(outputs)}"
-            )
+        outputs = self._ask_files(images, "classify", "labels")
         probabilities = outputs["probabilities"]
         below = probabilities < outputs.get("thresholds", -math.inf)
         if "is_known" in outputs:
@@ -473,6 +464,65 @@ class Client:
             ]
             for row in map(zip, outputs["labels"], probabilities, below)
         ]
+
+    def segment(
+        self, images: Sequence[str | os.PathLike | bytes]
+    ) -> tuple[np.ndarray, list[str]]:
+        """Return the class of each pixel of images, and the names of classes.
+
+        Uses the signature `serve_bytes`. The maps have the size of the images
+        that the model reads, to which the server resizes the files.
+
+        Shapes:
+            returns: (B, H, W), uint8, or int32 of more than 256 classes, and
+                a name for each class.
+
+        Args:
+            images: Paths of image files, or their contents; one or more.
+
+        Raises:
+            ValueError: If the model does not name the classes of pixels.
+            ServingError: If the server does not respond, or refuses.
+        """
+        outputs = self._ask_files(images, "segment", "classes")
+        names = [name.decode("utf-8") for name in outputs["class_names"][0]]
+        return outputs["classes"], names
+
+    def estimate_depth(
+        self, images: Sequence[str | os.PathLike | bytes]
+    ) -> np.ndarray:
+        """Return the depth of each pixel of images.
+
+        Uses the signature `serve_bytes`. The maps have the size of the images
+        that the model reads, to which the server resizes the files; the model
+        decides their unit, and whether larger numbers are nearer.
+
+        Shapes:
+            returns: (B, H, W), float32.
+
+        Args:
+            images: Paths of image files, or their contents; one or more.
+
+        Raises:
+            ValueError: If the model does not estimate depths.
+            ServingError: If the server does not respond, or refuses.
+        """
+        outputs = self._ask_files(images, "estimate_depth", "depths")
+        return outputs["depths"][..., 0]
+
+    def _ask_files(self, images, method, output):
+        """Return the outputs for image files, among them a certain one."""
+        contents = [
+            x if isinstance(x, bytes) else pathlib.Path(x).read_bytes()
+            for x in images
+        ]
+        outputs = self.predict({"image_bytes": contents}, "serve_bytes")
+        if output not in outputs:
+            raise ValueError(
+                f"`{method}` needs a model with the output `{output}`. "
+                f"Received: one whose outputs are {', '.join(outputs)}"
+            )
+        return outputs
 
 
 def _to_array(value, spec, name):

@@ -40,7 +40,7 @@ class LoadedModel:
         signature_defs: SignatureDefs by name, in their JSON form.
         call: Takes the name of a signature and its inputs; returns its
             outputs, both arrays by name.
-        description: For the page, of a TFLite file; see
+        description: For the page; None if the export has none. See
             `keras_vit.export.contract.ExportRequest.describe`.
         pixel_range: The black and white of image files of more than 8 bits.
     """
@@ -108,9 +108,12 @@ def load_saved_model(folder: pathlib.Path) -> LoadedModel:
         for record in read_warmup(path):
             call(record.signature, record.inputs)
     path = folder / DESCRIPTION_FILE
-    about = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    about = json.loads(path.read_text("utf-8")) if path.exists() else None
     return LoadedModel(
-        read_signature_defs(folder), call, pixel_range=about.get("pixel_range")
+        read_signature_defs(folder),
+        call,
+        about,
+        pixel_range=about and about.get("pixel_range"),
     )
 
 

@@ -53,6 +53,43 @@ def test_every_bound_of_a_tolerance_is_checked(bound, words):
     assert re.search(words, report.faults[0])
 
 
+def test_class_maps_agree_by_their_pixels():
+    maps = np.array([[[0, 0, 0], [2, 2, 2]], [[2, 2, 0], [0, 2, 2]]])
+    found = maps.copy()
+    found[0, 0, 0], found[1, 0, 0], found[1, 0, 1] = 2, 0, 3
+    # Class 0: 4 shared of 6; class 2: 5 of 8; class 3: 0 of 1; class 1: none.
+    logits, answers = (np.eye(4)[x] for x in (maps, found))
+
+    def decide(outputs):
+        return outputs.argmax(axis=-1)
+
+    report = compare(logits, answers, Tolerance(), decide)
+    assert report.mean_iou == pytest.approx((4 / 6 + 5 / 8 + 0) / 3)
+    assert report.top1_agreement == 9 / 12 and not report.faults
+    for limits, words in (
+        (Tolerance(mean_iou=0.5), "IoU of the classes is 0.4306; it must be"),
+        (Tolerance(top1_agreement=0.8), "75.00% of the pixels, 9 of 12, have"),
+    ):
+        [fault] = compare(logits, answers, limits, decide).faults
+        assert words in fault
+    [warning] = compare(
+        logits, answers, Tolerance(expected_mean_iou=0.5), decide
+    ).warnings
+    assert "it should be at least 0.5" in warning
+    report = compare(logits, logits, FLOAT32, decide)
+    assert report.mean_iou == 1 and not report.faults
+
+
+def test_depths_have_no_classes():
+    depths = np.array([[[[1.0], [4.0]]]])
+    limits = Tolerance(relative_difference=0.1, top1_agreement=1.0)
+    report = compare(depths, depths * 1.2, limits, lambda outputs: None)
+    assert np.isnan(report.top1_agreement) and report.mean_iou is None
+    assert report.relative_difference == pytest.approx(0.2)
+    [fault] = report.faults
+    assert "2.0e-01 of the largest output" in fault
+
+
 def test_a_smaller_share_of_classes_may_be_a_warning():
     wish = Tolerance(expected_top1_agreement=0.8)
     report = compare(np.eye(4), np.eye(4)[[0, 1, 2, 2]], wish)

@@ -14,10 +14,12 @@ import tensorflow as tf
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
+from keras_vit.analysis.colours import CLASS_COLOURS, NUMBER_COLOURS
 from keras_vit.export import Serving, export_file
 from keras_vit.export.formats.saved_model import decode_inputs
 from keras_vit.export.formats.web import fetch_engine
 from keras_vit.known import KnownScore
+from keras_vit.models import DenseConfig, dense_predictor
 from keras_vit.preprocessing.description import (
     central_crop_step,
     resize_small_step,
@@ -27,6 +29,7 @@ from keras_vit.preprocessing.resizing import apply_steps
 from tests.analysis.browsing import Visit, open_browser, settle
 from tests.export.conftest import make_model
 from tests.pictures import encode
+from tests.tiny import randomize
 from trainers.augment.augmentation import parse_augmentation
 
 NAMES = ["cat", "<b>dog</b>", "Bär & Co", "猫", 'a "quoted" name', "f", "g"]
@@ -59,7 +62,21 @@ def known(sharp_model):
 
 
 @pytest.fixture(scope="module")
-def site(sharp_model, known, tmp_path_factory):
+def map_models():
+    """Return models with an answer for each pixel, by the names of pages."""
+    encoder = make_model(image_size=SIZE)
+    configs = {
+        "map": DenseConfig(7),
+        "depth": DenseConfig(1, activation="sigmoid", output_scale=20),
+    }
+    return {
+        name: randomize(dense_predictor(encoder, config))
+        for name, config in configs.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def site(sharp_model, map_models, known, tmp_path_factory):
     """Return a folder with a page, below the root of a web server."""
     patch = pytest.MonkeyPatch()
     # Without a network, npm would try again for a minute.
@@ -96,6 +113,14 @@ def site(sharp_model, known, tmp_path_factory):
         "web",
         serving=Serving(class_names=NAMES, known=known),
     )
+    for name, model in map_models.items():
+        export_file(
+            model,
+            folder / name,
+            images.astype("float32"),
+            "web",
+            serving=Serving(class_names=NAMES if name == "map" else None),
+        )
     return folder
 
 
@@ -303,6 +328,104 @@ def test_photos_of_other_things_are_unknown(visit, address, sharp_model, known):
     wait_for(visit, "ready")
 
 
+def drawn_colours(visit):
+    """Return the colours of the map of the page, (H, W, 3)."""
+    width, height, data = visit.page.locator("#overlay .map").evaluate(
+        """canvas => {
+            const { width, height } = canvas;
+            const context = canvas.getContext("2d");
+            const { data } = context.getImageData(0, 0, width, height);
+            return [width, height, [...data]];
+        }"""
+    )
+    return np.reshape(data, (height, width, 4))[..., :3]
+
+
+def to_levels(colours):
+    return np.array(
+        [[int(x[i : i + 2], 16) for i in (1, 3, 5)] for x in colours]
+    )
+
+
+@pytest.fixture
+def on_a_phone(visit):
+    size = visit.page.viewport_size
+    visit.page.set_viewport_size({"width": 390, "height": 844})
+    yield
+    visit.page.set_viewport_size(size)
+
+
+def test_maps_of_classes(visit, address, map_models, on_a_phone):
+    visit.page.goto(f"{address}/map/")
+    wait_for(visit, "ready")
+    summary = visit.page.locator("#summary").inner_text()
+    assert summary.startswith("7 classes, 24 x 32 pixels.")
+    palette, counts = to_levels(CLASS_COLOURS), set()
+    for name in ("photo.png", "photo.jpg", "grey.png", "turned 6.jpg"):
+        images = decode_inputs(
+            tf.constant([FILES[name]]), (*SIZE, 3), Serving()
+        )
+        [classes] = map_models["map"].predict_on_batch(images).argmax(axis=-1)
+        assert show(visit, name, FILES[name]) == []
+        is_same = (drawn_colours(visit) == palette[classes]).all(axis=-1)
+        assert is_same.mean() > 0.995, name
+        shares = np.bincount(classes.ravel(), minlength=7) / classes.size
+        rows = visit.page.locator("#overlay tbody tr").all_inner_texts()
+        cells = [row.split("\t") for row in rows]
+        found = {name: float(share.rstrip(" %")) for name, share in cells}
+        assert {*found} <= {*NAMES} and len(found) == np.count_nonzero(shares)
+        for label, share in zip(NAMES, shares):
+            assert found.get(label, 0) == pytest.approx(100 * share, abs=0.5)
+        counts.add(tuple(found.items()))
+    assert len(counts) > 1
+    assert visit.page.locator("#classes").is_hidden()
+    slider = visit.page.get_by_label("Opacity of the classes")
+    slider.fill("25")
+    opacity = visit.page.locator("#overlay .map").evaluate(
+        "map => getComputedStyle(map).opacity"
+    )
+    assert opacity == "0.25"
+    check_page(visit)
+    show(visit, "notes.txt", b"text", "failed")
+    assert visit.page.locator("#overlay").is_hidden()
+    visit.page.goto(f"{address}/my%20page/")
+    wait_for(visit, "ready")
+
+
+def check_page(visit):
+    """Nothing is wider than the screen, and axe finds nothing."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = "document.documentElement"
+    assert visit.page.evaluate(f"{page}.scrollWidth <= {page}.clientWidth")
+    assert not Axe().run(visit.page).response["violations"]
+    assert not visit.violations
+
+
+def test_depths(visit, address, map_models, on_a_phone):
+    visit.page.goto(f"{address}/depth/")
+    wait_for(visit, "ready")
+    assert visit.page.locator("#summary").inner_text().startswith("Depths, 24")
+    content = FILES["photo.png"]
+    images = decode_inputs(tf.constant([content]), (*SIZE, 3), Serving())
+    depths = map_models["depth"].predict_on_batch(images)[0, ..., 0]
+    show(visit, "photo.png", content)
+    near, far = visit.page.locator("#overlay .legend span").all_inner_texts()
+    assert near.startswith("near: ") and far.startswith("far: ")
+    found = [float(text.split()[1]) for text in (near, far)]
+    assert found == pytest.approx([depths.min(), depths.max()], rel=0.01)
+    drawn, ends = drawn_colours(visit), to_levels(NUMBER_COLOURS)
+    for place, end in (
+        (depths.argmin(), ends[0]),
+        (depths.argmax(), ends[-1]),
+    ):
+        distance = np.abs(drawn.reshape(-1, 3)[place] - end).max()
+        assert distance <= 3
+    check_page(visit)
+    visit.page.goto(f"{address}/my%20page/")
+    wait_for(visit, "ready")
+
+
 def test_a_photo_can_be_dropped(visit):
     visit.page.evaluate("document.documentElement.dataset.state = 'asked'")
     visit.page.evaluate(
@@ -426,5 +549,5 @@ def test_scripts_of_the_page_are_all_exported():
     folder = pathlib.Path(__file__).parents[2] / "keras_vit/data/web"
     from keras_vit.export.formats.web import PAGE_FILES
 
-    others = {"index.html", "style.css", "LICENSE-LiteRT.txt"}
+    others = {"index.html", "overlay.css", "style.css", "LICENSE-LiteRT.txt"}
     assert {path.name for path in folder.iterdir()} == {*PAGE_FILES, *others}

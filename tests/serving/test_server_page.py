@@ -12,6 +12,7 @@ import tensorflow as tf
 from PIL import Image
 
 from keras_vit import decode_predictions
+from keras_vit.analysis.colours import CLASS_COLOURS, NUMBER_COLOURS
 from keras_vit.export import Serving, export_model
 from keras_vit.export.formats.saved_model import decode_inputs
 from keras_vit.known import KnownScore
@@ -438,3 +439,174 @@ def test_an_exported_model(browser, served):
     assert page.locator("#seen").evaluate(size) == [12, 8]
     assert page.locator("#heat").evaluate(size) == [3, 2]
     context.close()
+
+
+# Of the model that names the largest channel of each pixel.
+COLOURS = ["red", "grün", NASTY]
+# Red left, then green, blue and green.
+STRIPES = np.eye(3)[np.tile([0, 0, 1, 2, 1, 1], (8, 1))]
+
+
+def encode_stripes(kind="PNG"):
+    stream = io.BytesIO()
+    Image.fromarray((255 * STRIPES).astype("uint8")).save(stream, kind)
+    return stream.getvalue()
+
+
+@pytest.fixture(scope="module")
+def map_models(tmp_path_factory):
+    """Return models with an answer for each pixel, in both served formats."""
+    folder = tmp_path_factory.mktemp("maps")
+    weights = {
+        "colours": np.eye(3),
+        # Green is 4 away, blue is 1, red 2: of pixels from -1 to 1.
+        "near": np.array([[1.0], [2.0], [0.5]]),
+    }
+    choices = {
+        "colours": {"output": "pixel_logits", "class_names": COLOURS},
+        "near": {"output": "depths", "larger_depths": "far"},
+    }
+    images = np.random.default_rng(0).uniform(-1, 1, (2, 8, 6, 3))
+    models = {}
+    for name, kernel in weights.items():
+        layers = [keras.Input((8, 6, 3)), keras.layers.Conv2D(len(kernel.T), 1)]
+        model = keras.Sequential(layers)
+        bias = np.zeros(3) if name == "colours" else [3.5]
+        model.set_weights([kernel[None, None], np.array(bias)])
+        for format in ("saved_model", "tflite"):
+            place = folder / format
+            export_model(
+                model,
+                place,
+                images.astype("float32"),
+                [format],
+                name=name,
+                threads=(),
+                verbose=False,
+                serving=Serving(**choices[name]),
+                tflite_quantizations=["float32"],
+            )
+            path = place / format / name
+            models[f"{name} {format}"] = ServedModel(name, path)
+    return models
+
+
+@pytest.fixture(scope="module")
+def map_address(map_models):
+    with run_server(map_models) as address:
+        yield address
+
+
+@pytest.fixture
+def map_page(browser, map_address):
+    """Return the page of these models, on a phone."""
+    size = {"width": 390, "height": 844}
+    context = browser.new_context(viewport=size)
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    said = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(f"{map_address}/")
+    wait(page)
+    yield page
+    context.close()
+    assert not said
+
+
+def show_map(page, model, content, name="photo.png"):
+    page.select_option("#model", model)
+    page.locator("#result").wait_for(state="hidden")
+    wait(page)
+    choose(page, content, name)
+    page.locator("#overlay").wait_for()
+
+
+def levels_of(page, selector):
+    """Return the colours of a canvas, (H, W, 3)."""
+    width, height, data = page.locator(selector).evaluate(
+        """canvas => {
+            const copy = new OffscreenCanvas(canvas.width, canvas.height);
+            const options = { willReadFrequently: true };
+            const context = copy.getContext("2d", options);
+            context.drawImage(canvas, 0, 0);
+            const area = [0, 0, canvas.width, canvas.height];
+            return [...area.slice(2), [...context.getImageData(...area).data]];
+        }"""
+    )
+    return np.reshape(data, (height, width, 4))[..., :3]
+
+
+def to_levels(colour):
+    return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+
+
+LEGEND = "#overlay .legend"
+
+
+@pytest.mark.parametrize("format", ["saved_model", "tflite"])
+def test_a_map_over_the_photo(map_page, format):
+    show_map(map_page, f"colours {format}", encode_stripes())
+    rows = map_page.locator(f"{LEGEND} tbody tr").all_inner_texts()
+    assert [row.split("\t") for row in rows] == [
+        ["grün", "50.0 %"],
+        ["red", "33.3 %"],
+        [NASTY, "16.7 %"],
+    ]
+    palette = np.array([to_levels(colour) for colour in CLASS_COLOURS])
+    drawn = levels_of(map_page, "#overlay .map")
+    np.testing.assert_array_equal(drawn, palette[STRIPES.argmax(axis=-1)])
+    seen = levels_of(map_page, "#overlay canvas:not(.map)")
+    np.testing.assert_allclose(seen[:, [0, 5]], 255 * STRIPES[:, [0, 5]])
+    swatches = map_page.locator(".swatch").evaluate_all(
+        "all => all.map((each) => each.style.background)"
+    )
+    for swatch, index in zip(swatches, (1, 0, 2)):
+        assert swatch == f"rgb({', '.join(map(str, palette[index]))})"
+    assert map_page.locator("#classes").is_hidden()
+    layer = map_page.locator("#overlay .map")
+    slider = map_page.get_by_label("Opacity of the classes")
+    for percent in (0, 35, 100):
+        slider.fill(str(percent))
+        found = layer.evaluate("layer => getComputedStyle(layer).opacity")
+        assert float(found) == percent / 100
+    boxes = [
+        map_page.locator(f"#overlay {part}").bounding_box()
+        for part in (".map", "canvas:not(.map)")
+    ]
+    assert boxes[0] == boxes[1]
+    assert map_page.evaluate(WIDER) == []
+
+
+@pytest.mark.parametrize("format", ["saved_model", "tflite"])
+def test_depths_over_the_photo(map_page, format):
+    show_map(map_page, f"near {format}", encode_stripes())
+    found = map_page.locator(f"{LEGEND} span").all_inner_texts()
+    # 3.5 - 2 * 3.5 + twice the weight of the one channel that is white.
+    assert found == ["near: 1", "far: 4"]
+    drawn = levels_of(map_page, "#overlay .map")
+    ends = [to_levels(colour) for colour in NUMBER_COLOURS]
+    assert (drawn[:, 3] == ends[0]).all() and (drawn[:, 4:] == ends[-1]).all()
+    assert len(np.unique(drawn.reshape(-1, 3), axis=0)) == 3
+    bar = levels_of(map_page, f"{LEGEND} canvas")
+    assert [*bar[0, 0]] == ends[0] and [*bar[0, -1]] == ends[-1]
+    assert map_page.evaluate(WIDER) == []
+
+
+def test_a_map_of_a_photo_that_the_browser_cannot_show(map_page):
+    show_map(
+        map_page, "colours saved_model", encode_stripes("TIFF"), "photo.tif"
+    )
+    map_page.locator("#photo").wait_for(state="hidden")
+    drawn = levels_of(map_page, "#overlay .map")
+    assert [*drawn[0, 0]] == to_levels(CLASS_COLOURS[0])
+    assert map_page.locator(f"{LEGEND} tbody tr").count() == 3
+
+
+def test_a_page_with_a_map_is_accessible(map_page):
+    from axe_playwright_python.sync_playwright import Axe
+
+    for model in ("colours saved_model", "near saved_model"):
+        show_map(map_page, model, encode_stripes())
+        found = Axe().run(map_page)
+        assert found.violations_count == 0, found.generate_report()

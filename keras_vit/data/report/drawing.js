@@ -4,7 +4,7 @@ const palette = makePalette();
 
 /** Returns the bytes (red, green, blue) of 256 colours. */
 function makePalette() {
-  const anchors = VIRIDIS.split(" ").map((hex) => parseInt(hex, 16));
+  const anchors = page.colours.map((hex) => parseInt(hex.slice(1), 16));
   const channel = (anchor, shift) => (anchors[anchor] >> shift) & 255;
   return range(256).map((i) => {
     const place = (i / 255) * (anchors.length - 1);

@@ -6,11 +6,6 @@ const page = JSON.parse(byId("content").textContent);
 // A head of this number stands for the mean of all.
 const MEAN = -1;
 const NUM_STRONGEST = 5;
-// The colours of matplotlib's "viridis" (CC0), evenly spaced from low to
-// high: equal steps look equally far apart, to the colour-blind as well.
-const VIRIDIS =
-  "440154 48186a 472d7b 424086 3b528b 33638d 2c728e 26828e 21918c " +
-  "1fa088 28ae80 3fbc73 5ec962 84d44b addc30 d8e219 fde725";
 
 const buffers = new Map();
 

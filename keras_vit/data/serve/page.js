@@ -1,7 +1,10 @@
-// The page of the server: a photo, its classes, and where the model looks.
+// The page of the server: a photo, its classes, and where the model looks; or
+// the map of its pixels.
 
 import { chooseClasses, isKnown, nameClasses, prepare } from "./description.js";
+import { makeOverlay, readMap } from "./overlay.js";
 import { readPhoto } from "./photo.js";
+import { applySteps } from "./resize.js";
 
 // The signatures of a SavedModel that take image files.
 const CLASSES = "serve_bytes";
@@ -9,8 +12,9 @@ const ATTENTION = "attention_bytes";
 const MOST_CLASSES = 5;
 
 const find = (id) => document.getElementById(id);
-let descriptions = {}; // Of the TFLite files among the models.
+let descriptions = {}; // Of the models, by name; null of those without one.
 let signatures = {};
+let overlay = null; // Of a model with an answer for each pixel.
 let opened = Promise.resolve(); // Done when the chosen model is known.
 let stream = null;
 let latest = 0;
@@ -59,7 +63,11 @@ async function openModel() {
     signatures = answer.metadata.signature_def.signature_def;
     find("version").textContent = `version ${answer.model_spec.version}`;
     find("result").hidden = true;
-    const canClassify = "labels" in (signatures[CLASSES]?.outputs ?? {}) ||
+    overlay = description()?.task ?
+        await makeOverlay(find("overlay"), description()) : null;
+    find("overlay").hidden = !overlay;
+    find("classes").parentElement.hidden = Boolean(overlay);
+    const canClassify = overlay || "labels" in (signatures[CLASSES]?.outputs ?? {}) ||
         (description()?.class_names && description().image_steps);
     say(canClassify ? "" :
         "This model does not return the classes of image files. Exports of " +
@@ -85,10 +93,13 @@ async function predict(signature, instance) {
     return answer.predictions[0];
 }
 
-// Returns what to show of a photo, see `chooseClasses`.
+// Returns what to show of a photo, see `chooseClasses` and `Overlay`.
 async function classify(file) {
     if (CLASSES in signatures) {
         const outputs = await predict(CLASSES, { b64: await read(file) });
+        if (overlay) {
+            return overlayOf(outputs, await readPicture(file));
+        }
         const { labels, probabilities, thresholds } = outputs;
         const classes = labels.map((name, i) =>
             ({ name, probability: probabilities[i], threshold: thresholds?.[i] }));
@@ -105,7 +116,25 @@ async function classify(file) {
     if (Array.isArray(outputs)) { // The answer names only several outputs.
         outputs = { [description().output]: outputs };
     }
+    if (overlay) {
+        return overlayOf(outputs, applySteps(image, description().image_steps));
+    }
     return chooseClasses(nameClasses(outputs, description()), MOST_CLASSES);
+}
+
+function overlayOf(outputs, picture) {
+    return { map: readMap(outputs, description()), picture };
+}
+
+// Returns a photo as the model sees it; null if the browser cannot read it,
+// though the server may: TIFF is such a format.
+async function readPicture(file) {
+    try {
+        const image = await readPhoto(file, description().input.channels);
+        return applySteps(image, description().image_steps);
+    } catch {
+        return null;
+    }
 }
 
 // Returns a list in parts of the same size.
@@ -153,7 +182,7 @@ async function show(file) {
         document.documentElement.dataset.state = "busy";
         find("message").textContent = "The model is looking at the photo …";
         find("result").hidden = true;
-        const classes = await classify(file);
+        const answer = await classify(file);
         const looks = ATTENTION in signatures &&
             await predict(ATTENTION, { b64: await read(file) });
         if (mine !== latest) {
@@ -161,7 +190,12 @@ async function show(file) {
         }
         URL.revokeObjectURL(find("photo").src);
         find("photo").src = URL.createObjectURL(file);
-        showClasses(classes);
+        if (answer.map) {
+            find("note").textContent = "";
+            overlay.show(answer);
+        } else {
+            showClasses(answer);
+        }
         find("look").hidden = !looks;
         if (looks) {
             showAttention(looks);

@@ -1,7 +1,9 @@
-// The model: from pixels to the probabilities of the classes.
+// The model: from pixels to the probabilities of the classes, or to maps.
 
 import { Tensor, loadAndCompile, loadLiteRt } from "@litertjs/core";
-import { nameClasses, prepare } from "./description.js";
+import { nameClasses, normalize } from "./description.js";
+import { readMap } from "./overlay.js";
+import { applySteps } from "./resize.js";
 
 /** Loads the description of the model, LiteRT and the model. */
 export async function loadClassifier() {
@@ -20,10 +22,15 @@ async function fetchJson(address) {
   return response.json();
 }
 
-/** See `nameClasses`. */
+/**
+ * Returns the classes, see `nameClasses`; or of a model with an answer for
+ * each pixel {map, picture}, see `Overlay`.
+ */
 async function classify(model, description, image) {
-  const outputs = await run(model, prepare(image, description));
-  return nameClasses(outputs, description);
+  const picture = applySteps(image, description.image_steps);
+  const outputs = await run(model, normalize(picture, description));
+  if (!description.task) return nameClasses(outputs, description);
+  return { map: readMap(outputs, description), picture };
 }
 
 /** Returns the outputs for one image, arrays by name. */

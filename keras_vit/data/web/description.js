@@ -15,7 +15,11 @@ const ACTIVATIONS = {
 
 /** Returns the input of the model for an image: (height, width, channels). */
 export function prepare(image, description) {
-  const { data } = applySteps(image, description.image_steps);
+  return normalize(applySteps(image, description.image_steps), description);
+}
+
+/** Returns the input for an image of the size of the model. */
+export function normalize({ data }, description) {
   const { mean, deviation } = description;
   if (!mean) return data.map(Math.round); // It takes pixels.
   return Float32Array.from(data, (x, i) => {

@@ -1,14 +1,17 @@
-// The page: takes photos and frames of the camera, shows the classes.
+// The page: takes photos and frames of the camera, shows the classes or the
+// map of the pixels.
 
 import { startCamera, stopCamera } from "./camera.js";
 import { loadClassifier } from "./classifier.js";
 import { chooseClasses } from "./description.js";
+import { makeOverlay } from "./overlay.js";
 import { readPhoto, readPixels } from "./photo.js";
 
 const MOST_CLASSES = 5;
 const byId = (name) => document.getElementById(name);
 const [video, picture, drop] = ["video", "picture", "drop"].map(byId);
 let classifier = null;
+let overlay = null;  // Of a model with an answer for each pixel.
 let turns = 0;  // Photos so far.
 
 /** Shows the state of the page, which tests and screen readers wait for. */
@@ -30,10 +33,12 @@ function showClasses({ classes, note }) {
   byId("note").textContent = note;
 }
 
-/** Classifies pixels, and shows the classes and the time. */
+/** Classifies pixels, and shows the classes or the map, and the time. */
 async function answer(image) {
   const start = performance.now();
-  showClasses(chooseClasses(await classifier.classify(image), MOST_CLASSES));
+  const found = await classifier.classify(image);
+  if (overlay) overlay.show(found);
+  else showClasses(chooseClasses(found, MOST_CLASSES));
   const milliseconds = Math.round(performance.now() - start);
   const size = `${image.width} x ${image.height} pixels`;
   return `${size}, answered in ${milliseconds} ms on this machine.`;
@@ -92,6 +97,7 @@ async function attempt(action) {
     await action();
   } catch (error) {
     showClasses({ classes: [], note: "" });
+    overlay?.hide();
     say(error.message, "failed");
   }
 }
@@ -126,9 +132,11 @@ function listen() {
 
 attempt(async () => {
   classifier = await loadClassifier();
-  const { class_names: names, input } = classifier.description;
+  const { class_names: names, input, task } = classifier.description;
+  if (task) overlay = await makeOverlay(byId("overlay"), classifier.description);
+  byId("classes").parentElement.hidden = Boolean(task);
   byId("summary").textContent =
-    `${names.length} classes, ${input.width} x ${input.height} pixels. ` +
+    `${names ? `${names.length} classes` : "Depths"}, ${input.width} x ${input.height} pixels. ` +
     "Photos stay in this browser.";
   listen();
   say("Choose a photo, drop one here, or use the camera.", "ready");

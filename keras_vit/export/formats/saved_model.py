@@ -9,7 +9,17 @@ for uint8 pixels from 0 to 255. `serve_bytes`: `image_bytes` (B,), JPEG or PNG
 files, to `labels` (B, k), strings, and `probabilities` (B, k), highest first;
 if an image may have several labels, also to their `thresholds` (B, k); and to
 `score` and `is_known`, if there are any. `features`: `images` to the input of
-the head, (B, D). On request, `attention`: `images` to `rollout` (B, h, w); see
+the head, (B, D).
+
+A model with an answer for each pixel gives `pixel_logits` (B, H, W, classes)
+or `depths` (B, H, W, 1), and has no `features`. Its `serve_bytes` gives for
+logits the class map, `classes` (B, H, W), uint8 or of more than 256 classes
+int32; `class_names` (B, classes) and their `shares` (B, classes) of the pixels;
+and `png_bytes` (B,), a grey PNG of the class map. For depths it gives `depths`
+and `png_bytes`, a grey PNG of 16 bits, where a level stands for the depth
+low + level / 65535 * (high - low), and `png_range` (B, 2) are low and high.
+
+On request, `attention`: `images` to `rollout` (B, h, w); see
 `keras_vit.analysis.attention_grid`; and `attention_bytes`: `image_bytes` to
 `rollout` and `images` (B, H, W, C), as the model receives them, scaled to
 [0, 1].
@@ -33,6 +43,7 @@ from keras_vit.analysis.rollout import attention_grid
 from keras_vit.errors import first_line
 from keras_vit.export.agreement import (
     BATCH_SIZE,
+    DEPTH_LEVELS,
     FLOAT32,
     Tolerance,
     read_for_model,
@@ -51,7 +62,11 @@ from keras_vit.export.contract import (
 )
 from keras_vit.known import KnownScore
 from keras_vit.layers.base import as_float32
-from keras_vit.models.features import CLASSIFIER_ACTIVATIONS, name_output
+from keras_vit.models.features import (
+    CLASSIFIER_ACTIVATIONS,
+    PIXEL_TASKS,
+    name_output,
+)
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.preprocessing.description import to_fractions, to_uint8
 from keras_vit.preprocessing.model_inputs import read_first_layers
@@ -65,11 +80,11 @@ from keras_vit.serving.tf_serving import (
 
 FILE_CHANNELS = (1, 3, 4)  # Channels that PNG and JPEG files can have.
 # In 16 bits, rounding alone can change the last bit of a pixel.
-IN_16_BITS = Tolerance(cosine=0.9999)
+IN_16_BITS = Tolerance(cosine=0.9999, mean_iou=0.95)
 # TensorFlow rounds the weights of its filters to float32, NumPy does not.
-OF_RESIZED = Tolerance(relative_difference=1e-4)
+OF_RESIZED = Tolerance(relative_difference=1e-4, mean_iou=0.999)
 # Versions of the JPEG library may decode to a neighbouring level.
-OF_FILES = Tolerance(cosine=0.999)
+OF_FILES = Tolerance(cosine=0.999, mean_iou=0.9)
 
 
 def write(request: ExportRequest, folder: pathlib.Path) -> list[Written]:
@@ -81,7 +96,10 @@ def write(request: ExportRequest, folder: pathlib.Path) -> list[Written]:
     write_endpoints(folder, endpoints)
     description = folder / DESCRIPTION_FILE
     description.parent.mkdir(exist_ok=True)
-    description.write_text(to_text(request.describe()), encoding="utf-8")
+    about = request.describe()
+    if request.output == "depths":
+        about["png"] = {"levels": DEPTH_LEVELS, "range": "png_range"}
+    description.write_text(to_text(about), encoding="utf-8")
     loaded = load(folder)
     read = make_reader(request)
     questions = [*make_questions(request, endpoints, read, bool(in_16_bits))]
@@ -107,7 +125,9 @@ def write(request: ExportRequest, folder: pathlib.Path) -> list[Written]:
         questions.append(
             Question(
                 np.array(contents, object),
-                rank(request, request.answer(request.model, np.stack(images))),
+                answer_files(
+                    request, request.answer(request.model, np.stack(images))
+                ),
                 "serve_bytes",
                 OF_FILES,
                 "image files",
@@ -185,7 +205,10 @@ def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, tuple]:
         return decode_inputs(image_bytes, image_shape, serving)
 
     def serve_bytes(image_bytes):
-        return name_classes(serve(read(image_bytes)), name, serving)
+        outputs = serve(read(image_bytes))
+        if name in PIXEL_TASKS:
+            return draw_map(outputs[name], name, serving)
+        return name_classes(outputs, name, serving)
 
     def features(images):
         return {"features": predict(images)["features"]}
@@ -205,6 +228,8 @@ def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, tuple]:
         "serve_bytes": (serve_bytes, files),
         "features": (features, floats),
     }
+    if name in PIXEL_TASKS:
+        del endpoints["features"]
     if serving.use_attention:
         roll_out = traced(functools.partial(attention_grid, model), floats)
         endpoints["attention"] = (attention, floats)
@@ -350,14 +375,60 @@ def name_classes(outputs: dict, name: str, serving: Serving) -> dict:
     if name == "logits":
         scores = CLASSIFIER_ACTIVATIONS[serving.activation](scores)
     num_classes = scores.shape[-1]
-    names = serving.class_names or map(str, range(num_classes))
+    names = tf.constant(get_names(serving, num_classes))
     top = tf.math.top_k(scores, serving.count_top(num_classes))
-    labels = tf.gather(tf.constant(list(names)), top.indices)
+    labels = tf.gather(names, top.indices)
     found |= {"labels": labels, "probabilities": top.values}
     if serving.thresholds is not None:
         thresholds = tf.constant([*serving.thresholds], tf.float32)
         found["thresholds"] = tf.gather(thresholds, top.indices)
     return found
+
+
+def draw_map(outputs, name: str, serving: Serving) -> dict:
+    """Return the maps of outputs for each pixel, and PNG files of them.
+
+    Shapes:
+        outputs: (B, H, W, C), float32. returns: what `serve_bytes` gives, see
+            above.
+    """
+    import tensorflow as tf
+
+    if name == "pixel_logits":
+        num_classes = outputs.shape[-1]
+        classes = tf.argmax(outputs, axis=-1, output_type=tf.int32)
+        is_small = num_classes <= 256
+        levels = tf.cast(classes, tf.uint8 if is_small else tf.uint16)
+        rows, numbers = tf.shape(classes)[0], tf.range(num_classes)
+        shares = tf.map_fn(
+            lambda number: tf.reduce_mean(
+                tf.cast(classes == number, tf.float32), axis=[1, 2]
+            ),
+            numbers,
+            fn_output_signature=tf.float32,
+        )
+        names = tf.constant(get_names(serving, num_classes))
+        found = {
+            "classes": levels if is_small else classes,
+            "class_names": tf.repeat(names[None], rows, axis=0),
+            "shares": tf.transpose(shares),
+        }
+    else:
+        low = tf.reduce_min(outputs, axis=[1, 2, 3])
+        high = tf.reduce_max(outputs, axis=[1, 2, 3])
+        start, span = (x[:, None, None] for x in (low, high - low))
+        places = tf.math.divide_no_nan(outputs[..., 0] - start, span)
+        levels = tf.cast(tf.round(places * DEPTH_LEVELS), tf.uint16)
+        found = {"depths": outputs, "png_range": tf.stack([low, high], axis=1)}
+    files = tf.map_fn(
+        tf.io.encode_png, levels[..., None], fn_output_signature=tf.string
+    )
+    return {**found, "png_bytes": files}
+
+
+def get_names(serving: Serving, num_classes: int) -> list[str]:
+    """Return the names of the classes, or their numbers."""
+    return [*(serving.class_names or map(str, range(num_classes)))]
 
 
 def make_questions(
@@ -368,19 +439,28 @@ def make_questions(
 ) -> Iterator[Question]:
     """Yield a question for each signature, with the answer of Keras."""
     model, settings = request.model, request.serving.settings
+    has_maps = request.output in PIXEL_TASKS
     images = np.asarray(request.images, "float32")
     yield Question(images, request.expected, decide=request.decide)
     images = images[:BATCH_SIZE]
     pixels = to_uint8(images, settings.normalization)
     mean, deviation = map(np.float32, settings.mean_and_deviation)
     seen = (pixels / np.float32(255) - mean) / deviation
-    yield Question(pixels, request.answer(model, seen), "serve_uint8")
+    yield Question(
+        pixels,
+        request.answer(model, seen),
+        "serve_uint8",
+        decide=request.decide,
+    )
     of_files = None if in_16_bits else OF_RESIZED
     if "serve_bytes" in endpoints:
         files = encode_larger(pixels)
         seen = np.stack([read(content) for content in files])
-        outputs = rank(request, request.answer(model, seen))
-        yield Question(files, outputs, "serve_bytes", of_files)
+        outputs = answer_files(request, request.answer(model, seen))
+        decide = request.decide if has_maps else None  # Ranked.
+        yield Question(files, outputs, "serve_bytes", of_files, decide=decide)
+    if has_maps:
+        return
     # The layers run one by one, without tracing, on all tokens.
     forward = make_forward(model, request.serving.output, is_short=False)
     features = as_float32(forward(images)["features"])
@@ -396,13 +476,32 @@ def make_questions(
         yield Question(files, outputs, "attention_bytes", of_files)
 
 
-def rank(request: ExportRequest, outputs: dict) -> dict:
-    """Return what `serve_bytes` gives for outputs, but with all classes."""
+def answer_files(request: ExportRequest, outputs: dict) -> dict:
+    """Return what `serve_bytes` gives for outputs, but with all classes.
+
+    PNG files are missing: `compare_outputs` reads those of the server.
+    """
     import tensorflow as tf
 
-    ranking = dataclasses.replace(
-        request.serving, top=request.model.output_shape[-1]
-    )
+    output, num_classes = request.output, request.model.output_shape[-1]
+    if output in PIXEL_TASKS:
+        maps = outputs[output]
+        missing = np.array([b""] * len(maps), object)
+        if output == "depths":
+            ends = [maps.min((1, 2, 3)), maps.max((1, 2, 3))]
+            ends = np.stack(ends, axis=1)
+            return {output: maps, "png_range": ends, "png_bytes": missing}
+        classes = maps.argmax(axis=-1)
+        names = [x.encode() for x in get_names(request.serving, num_classes)]
+        shares = [(classes == i).mean((1, 2)) for i in range(num_classes)]
+        return {
+            "classes": classes,
+            "class_names": np.array([names] * len(maps), object),
+            "shares": np.stack(shares, axis=1).astype("float32"),
+            "png_bytes": missing,
+        }
+
+    ranking = dataclasses.replace(request.serving, top=num_classes)
     outputs = {key: tf.constant(x) for key, x in outputs.items()}
     outputs = name_classes(outputs, request.output, ranking)
     return {key: np.asarray(x) for key, x in outputs.items()}

@@ -41,7 +41,9 @@ MAX_FILE_BYTES = 40_000_000  # Of a file in a package.
 PAGE_FILES = (
     "camera.js",
     "classifier.js",
+    "colours.json",
     "description.js",
+    "overlay.js",
     "page.js",
     "photo.js",
     "resize.js",
@@ -136,10 +138,10 @@ def write(request: ExportRequest, folder: pathlib.Path) -> list[Written]:
             "browsers read 8 bits of a pixel. Received: "
             f"pixel_range={description['pixel_range']}"
         )
-    if description["class_names"] is None:
+    if request.output == "features":
         raise ValueError(
-            "`model` must be a classifier to run in a web page; if its last "
-            "layer is one, pass `output`. Received: "
+            "`model` must have classes or depths to run in a web page; if its "
+            "last layer is a classifier, pass `output`. Received: "
             f"{description['name']!r}, which returns features"
         )
     write_page_files(folder, description)
@@ -170,7 +172,7 @@ def write_page_files(folder: pathlib.Path, description: Mapping):
     for name in PAGE_FILES:
         content = (source / name).read_text(encoding="utf-8")
         write_text(folder / name, content)
-    styles = (data / "cards.css", source / "style.css")
+    styles = (data / "cards.css", source / "overlay.css", source / "style.css")
     style = "\n".join(part.read_text(encoding="utf-8") for part in styles)
     write_text(folder / "style.css", style)
     digest = hashlib.sha256(IMPORT_MAP.encode()).digest()
