@@ -316,6 +316,11 @@ def write_head(
         for name, shape in shapes.items()
         if name.startswith(f"{FIRST_UNIT}residual_layer2.")
     }
+    zeros |= {
+        name.replace("running_mean", "num_batches_tracked"): ()
+        for name in (*shapes, *zeros)
+        if name.endswith(".running_mean")
+    }
     _check_readable(found, shapes, config, head)
     prefix = OWN if is_own else BACKBONE
     changes = (*written.dialect.changes, (r"^", prefix))
