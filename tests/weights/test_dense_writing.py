@@ -84,7 +84,8 @@ def make_model(name, **changes):
         if weight.path.endswith("moving_variance"):
             weight.assign(keras.ops.abs(weight) + 0.5)
         if weight.path == "predictions/bias":
-            weight.assign(keras.ops.ones_like(weight))  # Depths are positive.
+            # Depths are positive.
+            weight.assign(np.ones(weight.shape, "float32"))
     return model
 
 

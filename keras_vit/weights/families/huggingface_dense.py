@@ -145,6 +145,7 @@ def read_head(
     refused = {
         "is_hybrid": bool(json.get("is_hybrid")),
         "add_projection": bool(json.get("add_projection")),
+        "readout_type": readout not in ("ignore", "add", "project"),
         "head_in_index": json.get("head_in_index", -1) != -1,
         # Of the readout; that of the blocks is the encoder's.
         "hidden_act": readout == "project" and not has_gelu,
