@@ -56,6 +56,7 @@ GUIDES = (
             "embeddings",
             "experiments",
             "export",
+            "dense",
             "web",
             "phone",
             "inspect",
