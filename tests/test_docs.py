@@ -57,6 +57,7 @@ GUIDES = (
             "embeddings",
             "experiments",
             "export",
+            "dense",
             "web",
             "phone",
             "inspect",

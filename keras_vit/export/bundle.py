@@ -182,7 +182,8 @@ def export_model(
         export_dir: A folder; created if needed.
         images: Images to compare outputs on, (B, H, W, C), in the range of
             the model. With more images, the agreement of the classes is more
-            reliable.
+            reliable. Of maps, the first are compared, as many as have 2^26
+            numbers in all; the report says how many.
         formats: Keys of FORMATS.
         name: Name of the model on servers. Default: the name of `model`.
         version: A number from 1. Default: the one after the newest.

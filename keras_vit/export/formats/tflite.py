@@ -717,7 +717,7 @@ QUANTIZATIONS = {
     ),
     "dynamic_int8": Quantization(
         to_dynamic_int8,
-        Tolerance(cosine=0.999, top1_agreement=0.99, mean_iou=0.95),
+        Tolerance(cosine=0.999, top1_agreement=0.99, mean_iou=0.9),
         depth_difference=0.05,
     ),
     "int8": Quantization(
