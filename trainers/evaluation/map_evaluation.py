@@ -15,7 +15,7 @@ from keras_vit.preprocessing.description import Normalization, to_fractions
 from trainers.augment.augmentation import parse_augmentation
 from trainers.data.datasets import ImageDataset
 from trainers.data.labels import SEGMENT
-from trainers.evaluation.map_pictures import limits_of, paint_map, paint_over
+from trainers.training.map_pictures import limits_of, paint_map, paint_over
 from trainers.evaluation.map_scores import DepthTally, SegmentTally
 from trainers.evaluation.scores import MOST_CLASSES
 from trainers.pages import make_table, write_html

@@ -17,7 +17,7 @@ from trainers.data.batches import to_model_input
 from trainers.data.decoding import decode_file
 from trainers.data.maps import IGNORED, IGNORED_16, MILLIMETRE
 from trainers.data.pixels import PixelOptions
-from trainers.evaluation.map_pictures import limits_of, paint_over
+from trainers.training.map_pictures import limits_of, paint_over
 from trainers.paths import Path, draft_of
 
 LEAST_SHARE = 0.001  # Of a class that is named.

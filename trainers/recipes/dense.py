@@ -49,9 +49,9 @@ _DIGITS = Recipe(
     num_heads=4,
     patch_size=4,
     batch_size=64,
-    epochs=30,
+    epochs=20,
     learning_rate=2e-3,
-    warmup_steps=200,
+    warmup_steps=100,
     weight_decay=0.05,
     steps_per_loop=50,
     epochs_per_eval=5,
@@ -65,9 +65,13 @@ RECIPES = {
         objective="depth",
         dataset="nyu_depth_v2",
         dense_blocks="2,5,8,11",
-        augment="flip_lr",
+        augment="resize|flip_lr",
     ),
     "digits_in_photos": _DIGITS,
-    "segment_digits": dataclasses.replace(_DIGITS, objective="segment"),
-    "depth_digits": dataclasses.replace(_DIGITS, objective="depth"),
+    "segment_digits": dataclasses.replace(
+        _DIGITS, objective="segment", dense_head="dpt"
+    ),
+    "depth_digits": dataclasses.replace(
+        _DIGITS, objective="depth", dense_head="dpt"
+    ),
 }

@@ -59,6 +59,11 @@ def test_every_field_but_the_notes_is_a_flag_that_replaces_it(parse):
     chosen |= {"milestones": "1/3,0.5", "threshold_goal": "precision:0.9"}
     chosen |= {"trackers": "mlflow", "pixel_range": "0,4095"}
     chosen |= {"objective": "classify"}  # Others contradict many fields.
+    # And these contradict it.
+    alone = {"dense_head": "depth", "dense_blocks": "segment"}
+    alone |= {"dice_weight": "segment", "depth_loss": "depth"}
+    alone |= {"max_depth": "depth", "depth_unit": "depth"}
+    chosen |= {"dense_blocks": "0,-1"}
     names = {field.name for field in dataclasses.fields(Recipe)}
     assert names - {f.name for f in flag_fields()} == {"source", "expected"}
     given = {}
@@ -68,10 +73,15 @@ def test_every_field_but_the_notes_is_a_flag_that_replaces_it(parse):
         want = chosen.get(field.name, samples[kind])
         if choices and field.name not in chosen:
             want = choices[-1]
-        given[field.name] = want  # Beside those before, which some need.
-        words = [f"--{name}={value}" for name, value in given.items()]
+        if field.name in alone:
+            fields = {"objective": alone[field.name], field.name: want}
+            fields["label_smoothing"] = 0.0
+        else:  # Beside those before, which some need.
+            given[field.name] = want
+            fields = given
+        words = [f"--{name}={value}" for name, value in fields.items()]
         changed = parse("--recipe=digits", *words).recipe
-        assert changed == dataclasses.replace(RECIPES["digits"], **given)
+        assert changed == dataclasses.replace(RECIPES["digits"], **fields)
 
 
 def test_epochs_win_over_the_steps_of_a_recipe(parse, monkeypatch):
@@ -279,6 +289,12 @@ OURS = [
     "mae_digits",
     "digits_pretrain",
     "digits_transfer",
+    "segment_linear",
+    "segment_tune",
+    "depth_linear",
+    "digits_in_photos",
+    "segment_digits",
+    "depth_digits",
 ]
 
 
@@ -311,8 +327,8 @@ def test_every_recipe_fits_its_model_at_full_size():
         if recipe.model in BASELINES or str(recipe.init_from).endswith("keras"):
             continue
         if recipe.init_from:
-            # Also of one on the hub.
-            variant = VARIANTS[recipe.init_from.rpartition("-")[0]]
+            # Also of one on the hub, which may be of no variant.
+            variant = VARIANTS.get(recipe.init_from.rpartition("-")[0])
             config = PRETRAINED.get(recipe.init_from, variant).config
             hidden = None
         else:
