@@ -22,6 +22,7 @@ from keras_vit.model_files import (
     read_classes,
     write_class_names,
 )
+from keras_vit.models import DensePredictor, VisionTransformer
 from keras_vit.tables import pick
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.write import WRITERS, save_checkpoint
@@ -42,8 +43,8 @@ def convert(
 
     Args:
         source: See `path_or_name` of `from_checkpoint`; or a `.keras` file of
-            this package, or the folder of a run. A folder for another library
-            gets the class names of the run.
+            this package, also of a DensePredictor, or the folder of a run. A
+            folder for another library gets the class names of the run.
         target: The file or folder to write.
         layout: "official", "big_vision", "timm", "huggingface", or "keras"
             for a `.keras` file.
@@ -85,14 +86,21 @@ def convert(
     source = find_model(source)
     with enough_memory(image_size):
         model = open_model(
-            source, num_heads, image_size, source_image_size, architecture
+            source,
+            num_heads,
+            image_size,
+            source_image_size,
+            architecture,
+            kinds=(VisionTransformer, DensePredictor),
         )
         if layer_norm_epsilon is not None:
             model = model.with_layer_norm_epsilon(layer_norm_epsilon)
         if layout != "keras":
             # Names that do not fit are an error before anything is written.
             names = ()
-            if LAYOUTS[layout].class_entries([]) is not None:
+            has_names = LAYOUTS[layout].class_entries([]) is not None
+            # A DensePredictor knows its classes itself.
+            if has_names and isinstance(model, VisionTransformer):
                 names = read_classes(source, model.config.num_classes)
             notes = save_checkpoint(model, target, layout=layout)
             write_class_names(target, layout, names)

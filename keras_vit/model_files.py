@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import keras
 
 from keras_vit.errors import first_line, is_out_of_memory
-from keras_vit.models import VisionTransformer
+from keras_vit.models import DensePredictor, VisionTransformer
 from keras_vit.weights.containers import read_json, write_json
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.families.family import find_class_names
@@ -103,7 +103,8 @@ def open_model(
     image_size: tuple[int, int] | int | None = None,
     source_image_size: tuple[int, int] | int | None = None,
     architecture: str | None = None,
-) -> VisionTransformer:
+    kinds: tuple[type, ...] = (VisionTransformer,),
+) -> VisionTransformer | DensePredictor:
     """Return the model of a `.keras` file or a checkpoint of any family.
 
     Args:
@@ -112,6 +113,7 @@ def open_model(
         image_size: See `keras_vit.convert.convert`.
         source_image_size: See `keras_vit.convert.convert`.
         architecture: See `keras_vit.convert.convert`.
+        kinds: What the model of a `.keras` file may be.
 
     Raises:
         ValueError: If the source cannot be read or contains another model, or
@@ -131,7 +133,7 @@ def open_model(
                 f"itself. Received: {name}={value!r}, source={source!r}"
             )
     model = load_keras(source)
-    if not isinstance(model, VisionTransformer):
+    if not isinstance(model, kinds):
         raise ValueError(
             f"{source} holds no VisionTransformer but a {type(model).__name__}."
         )

@@ -48,6 +48,7 @@ GUIDES = (
             "models",
             "train",
             "fine_tune",
+            "dense",
             "zero_shot",
             "python",
             "plugins",

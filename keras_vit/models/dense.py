@@ -5,12 +5,13 @@ The heads are a linear one on the features of blocks, and the one of DPT
 """
 
 import dataclasses
+import math
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.arguments import as_number, as_whole
+from keras_vit.arguments import as_number, as_whole, is_number
 from keras_vit.layers.base import (
     Layer,
     is_quantized,
@@ -34,8 +35,9 @@ from keras_vit.tables import pick
 # What the maps of the stages are enlarged by, from the first to the last.
 FACTORS = (4, 2, 1, 0.5)
 # What the tokens before the patches add to each patch: nothing, the class
-# token, or a projection of the patch and the class token.
-READOUTS = dict.fromkeys(("ignore", "add", "project"))
+# token, further features that are those of the class token, or a projection of
+# the patch and the class token.
+READOUTS = dict.fromkeys(("ignore", "add", "join", "project"))
 OUTPUT_ACTIVATIONS = dict.fromkeys((None, "relu", "sigmoid"))
 
 
@@ -63,8 +65,13 @@ class DenseConfig:
             largest depth in metres.
         class_names: Names of the classes, one for each output; None if the
             model does not know them.
-        readout: A key of READOUTS; of "dpt" only, as all below.
-        stage_widths: Channels of the maps of the four stages.
+        readout: A key of READOUTS: what the class token does.
+        depth_bins: Of "linear" with one output: the number of depths whose
+            mean is the output, weighed by the head, as in the linear heads of
+            DINOv2; None for a head that returns the output itself.
+        depth_range: The first and the last of these depths.
+        stage_widths: Channels of the maps of the four stages; of "dpt" only,
+            as all below.
         width: Channels of the fused maps.
         output_width: Channels before the last projection, of three
             convolutions, as for depths; None for two convolutions with a batch
@@ -88,6 +95,8 @@ class DenseConfig:
     output_scale: float = 1.0
     class_names: tuple[str, ...] | None = None
     readout: str = "ignore"
+    depth_bins: int | None = None
+    depth_range: tuple[float, float] = (0.001, 10.0)
     stage_widths: tuple[int, ...] = (96, 192, 384, 768)
     width: int = 256
     output_width: int | None = 32
@@ -98,9 +107,10 @@ class DenseConfig:
         def set_field(name, value):
             object.__setattr__(self, name, value)
 
-        for name in ("num_outputs", "width", "output_width"):
+        for name in ("num_outputs", "width", "output_width", "depth_bins"):
             value = getattr(self, name)
-            if value is not None or name != "output_width":
+            may_be_none = name in ("output_width", "depth_bins")
+            if value is not None or not may_be_none:
                 set_field(name, as_whole(value, name))
         for name in ("dropout_rate", "output_scale"):
             set_field(name, as_number(getattr(self, name), name))
@@ -112,6 +122,7 @@ class DenseConfig:
         pick(HEADS, self.head, "head")
         pick(READOUTS, self.readout, "readout")
         pick(OUTPUT_ACTIVATIONS, self.activation, "activation")
+        self._check_depths(set_field)
         if self.class_names is not None:
             names = self.class_names
             is_list = isinstance(names, list | tuple)
@@ -138,6 +149,29 @@ class DenseConfig:
                         f"`{name}` must have {len(FACTORS)} numbers for the "
                         f"head 'dpt'. Received: {name}={getattr(self, name)}"
                     )
+
+    def _check_depths(self, set_field):
+        """Check the fields of depths in bins."""
+        pair = self.depth_range
+        is_pair = isinstance(pair, list | tuple) and len(pair) == 2
+        if not (
+            is_pair
+            and all(map(is_number, pair))
+            and 0 <= pair[0] < pair[1] < math.inf
+        ):
+            raise ValueError(
+                "`depth_range` must be two depths, the smaller one first. "
+                f"Received: depth_range={pair!r}"
+            )
+        set_field("depth_range", tuple(map(float, pair)))
+        others = {"head": "linear", "num_outputs": 1, "activation": None}
+        for name, value in others.items() if self.depth_bins else ():
+            found = getattr(self, name)
+            if found != value:
+                raise ValueError(
+                    f"`depth_bins` must be None unless {name}={value!r}. "
+                    f"Received: depth_bins={self.depth_bins}, {name}={found!r}"
+                )
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -211,7 +245,7 @@ class Readout(Layer):
 
     Shapes:
         patches: (B, h, w, D). prefix: (B, P, D), the class token first.
-        returns: (B, h, w, D).
+        returns: (B, h, w, D), or (B, h, w, 2 D) for "join".
 
     Args:
         readout: A key of READOUTS but "ignore".
@@ -237,19 +271,73 @@ class Readout(Layer):
         if self.readout == "add":
             return patches + token
         token = ops.broadcast_to(token, ops.shape(patches))
-        return self.projection(ops.concatenate([patches, token], axis=-1))
+        joined = ops.concatenate([patches, token], axis=-1)
+        return joined if self.readout == "join" else self.projection(joined)
 
     def compute_output_shape(self, patches_shape, prefix_shape):
-        return patches_shape
+        width = patches_shape[-1] * (1 + (self.readout == "join"))
+        return (*patches_shape[:-1], width)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class DepthBins(Layer):
+    """Return the mean of depths at even distances, weighed by the features.
+
+    The weight of each depth is its feature, 0 if that is negative, and 0.1.
+
+    Shapes:
+        x: (B, H, W, N). returns: (B, H, W, 1).
+
+    Args:
+        depth_range: The first and the last of the N depths.
+
+    Example:
+        >>> bins = models.dense.DepthBins((0, 4))
+        >>> x = np.array([0.0, -1.0, 0.7], "float32").reshape(1, 1, 1, 3)
+        >>> float(np.ravel(bins(x))[0].round(3))  # (0.1 * 2 + 0.8 * 4) / 1
+        3.4
+
+    Reference: Bhat et al. 2021, arXiv:2011.14141; the weights are those of
+        the linear heads of Oquab et al. 2023, arXiv:2304.07193.
+    """
+
+    def __init__(self, depth_range: tuple[float, float], **kwargs):
+        super().__init__(**kwargs)
+        self.depth_range = tuple(depth_range)
+
+    def call(self, x):
+        weights = ops.relu(x) + 0.1
+        depths = np.linspace(*self.depth_range, x.shape[-1], dtype="float32")
+        mean = weights * ops.cast(depths, weights.dtype)
+        mean = ops.sum(mean, axis=-1, keepdims=True)
+        return mean / ops.sum(weights, axis=-1, keepdims=True)
+
+    def compute_output_shape(self, x_shape):
+        return (*x_shape[:-1], 1)
+
+
+def _read_out(config, maps, inner):
+    """Return the patches of each block, with what the class token adds."""
+    if config.readout == "ignore":
+        return [patches for patches, _ in maps]
+    return [
+        inner(Readout, f"stage_{index}_readout", config.readout)(*pair)
+        for index, pair in enumerate(maps)
+    ]
 
 
 def _linear(config, maps, images, inner, policy):
     """Return a projection of the features, at the size of the images."""
-    x = [patches for patches, _ in maps]
+    x = _read_out(config, maps, inner)
     x = x[0] if len(x) == 1 else ops.concatenate(x, axis=-1)
     if config.use_batch_norm:
         x = inner(keras.layers.BatchNormalization, "head_norm", **OF_TORCH)(x)
-    return _project(config, x, inner, policy)
+    x = _project(config, x, inner, policy)
+    if config.depth_bins:
+        options = {"dtype": wide_policy_at(policy, "outputs")}
+        x = inner(Resample, "head_resize", 4, **options)(x)
+        x = inner(DepthBins, "head_depths", config.depth_range, **options)(x)
+    return x
 
 
 def _project(config, x, inner, policy):
@@ -258,9 +346,8 @@ def _project(config, x, inner, policy):
         rate = config.dropout_rate
         x = inner(keras.layers.Dropout, "head_dropout", rate)(x)
     wide = wide_policy_at(policy, "predictions")
-    return inner(
-        keras.layers.Conv2D, "predictions", config.num_outputs, 1, dtype=wide
-    )(x)
+    count = config.depth_bins or config.num_outputs
+    return inner(keras.layers.Conv2D, "predictions", count, 1, dtype=wide)(x)
 
 
 # As PyTorch's BatchNorm2d: it keeps nine tenths of the statistics.
@@ -287,11 +374,8 @@ def _dpt(config, maps, images, inner, policy):
         return x + y
 
     stages = []
-    for index, (patches, prefix) in enumerate(maps):
+    for index, patches in enumerate(_read_out(config, maps, inner)):
         name, width = f"stage_{index}", config.stage_widths[index]
-        if config.readout != "ignore":
-            layer = inner(Readout, f"{name}_readout", config.readout)
-            patches = layer(patches, prefix)
         x = conv(f"{name}_projection", width, 1)(patches)
         factor = FACTORS[index]
         if factor > 1:

@@ -1,10 +1,15 @@
-"""Reading models with an answer for each pixel: dense_from_checkpoint."""
+"""Reading models with an answer for each pixel, and heads alone.
+
+They are dense_from_checkpoint and load_dense_head.
+"""
 
 import dataclasses
 import os
 import re
 
+from keras_vit.layers.base import is_quantized
 from keras_vit.models.dense import DensePredictor, dense_predictor
+from keras_vit.models.tuning import layers_with_lora
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.weights.containers import File, errors_name, open_file
 from keras_vit.weights.families.huggingface_dense import (
@@ -71,7 +76,84 @@ def load_dense(
     used = [*report.used]
     if encoder_file is not file:
         used = [f"{BACKBONE}{name}" for name in used]
-    faults, values = [], []
+    used += _load_layers(file, model, layers, r"(neck|head)\..*")
+    model.load_report = dataclasses.replace(
+        report,
+        used=tuple(used),
+        ignored=tuple(raw for raw in file.arrays if raw not in set(used)),
+    )
+    return model
+
+
+def load_dense_head(model: DensePredictor, path_or_name: str | os.PathLike):
+    """Load a linear head of DINOv2 or DINOv3 into a model.
+
+    Such a file has the arrays of the head alone, and does not tell which blocks
+    it reads; that is stated by the `DenseConfig` of the model.
+
+    Args:
+        model: A model with `head="linear"`, whose encoder is that of the head.
+        path_or_name: See `from_checkpoint`: a `.safetensors` file with the
+            state dict of a linear head of the code of DINOv2, for classes
+            (`decode_head.conv_seg`) or depths (`decode_head.conv_depth`), or
+            of a segmentor of DINOv3 (`segmentation_model.1.conv`).
+
+    Raises:
+        ValueError: If the file is damaged, of another head, or does not fit
+            the model, which is unchanged then.
+        ConnectionError: If a download fails.
+    """
+    if not isinstance(model, DensePredictor) or model.head.head != "linear":
+        raise ValueError(
+            "`model` must be a DensePredictor with head='linear'. "
+            f"Received: model={getattr(model, 'name', model)!r}"
+        )
+    if is_quantized(model) or layers_with_lora(model):
+        raise ValueError(
+            "`model` must not be quantised and must have no LoRA updates. "
+            f"Received: model={model.name!r}"
+        )
+    with open_file(locate(path_or_name)) as file:
+        layers = _linear_layers(file)
+        is_depth = layers == LINEAR_DEPTH
+        if is_depth != bool(model.head.depth_bins):
+            raise ValueError(
+                f"{file.path} holds a head for "
+                f"{'depths in bins' if is_depth else 'classes'}, which the "
+                f"model does not have: depth_bins={model.head.depth_bins}"
+            )
+        _load_layers(file, model, layers, r".*")
+
+
+# The names of the layers of linear heads, in the code of DINOv2 and DINOv3.
+LINEAR_DEPTH = {"predictions": "decode_head.conv_depth"}
+LINEAR = (
+    {"head_norm": "decode_head.bn", "predictions": "decode_head.conv_seg"},
+    LINEAR_DEPTH,
+    {
+        "head_norm": "segmentation_model.1.batchnorm_layer",
+        "predictions": "segmentation_model.1.conv",
+    },
+)
+
+
+def _linear_layers(file):
+    """Return the row of LINEAR whose names a file has."""
+    for layers in LINEAR:
+        if f"{layers['predictions']}.weight" in file.arrays:
+            return layers
+    known = " or ".join(f"{layers['predictions']}.weight" for layers in LINEAR)
+    raise ValueError(
+        f"{file.path} must be a linear head of DINOv2 or DINOv3, with {known}"
+    )
+
+
+def _load_layers(file, model, layers, expected):
+    """Load the layers of a head; return the names of the arrays.
+
+    The names of all others that match the pattern `expected` must be UNUSED.
+    """
+    faults, values, used = [], [], []
     for weight in model.weights:
         raw = name_of(weight.path, layers)
         if raw is None:
@@ -90,7 +172,7 @@ def load_dense(
     faults += [
         f"{raw} is not expected"
         for raw in file.arrays
-        if raw.startswith(("neck.", "head."))
+        if re.fullmatch(expected, raw)
         and raw not in used
         and not re.fullmatch(UNUSED, raw)
     ]
@@ -98,12 +180,7 @@ def load_dense(
         raise ValueError(f"{file.path} does not fit: {'; '.join(faults)}")
     for weight, array in values:
         weight.assign(array)
-    model.load_report = dataclasses.replace(
-        report,
-        used=tuple(used),
-        ignored=tuple(raw for raw in file.arrays if raw not in set(used)),
-    )
-    return model
+    return used
 
 
 def _encoder_part(file):

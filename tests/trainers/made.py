@@ -106,6 +106,35 @@ def write_photos(folder, places, size=(9, 9), draw=None):
     return folder
 
 
+def write_pairs(folder, kind="segment", count=10, size=(12, 16), seed=0):
+    """Write images with a bright square, and its map.
+
+    The class of a square is 1 or 2, by its colour, and that of the rest is 0;
+    its depth is 0.5 to 2 m, and that of the rest 4 m. A corner is unknown.
+    """
+    draws = np.random.default_rng(seed)
+    maps = {"segment": "masks", "depth": "depths"}[kind]
+    for name in ("images", maps):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for index in range(count):
+        pixels = draws.integers(0, 60, (*size, 3))
+        y, x = (draws.integers(n - 6) for n in size)
+        square = np.s_[y : y + 6, x : x + 6]
+        label = 1 + index % 2
+        pixels[square] += np.array([[150, 0, 0], [0, 150, 0]])[label - 1]
+        if kind == "segment":
+            found = np.zeros(size, "uint8")
+            found[square], found[:2, :2] = label, 255
+        else:
+            found = np.full(size, 4000, "uint16")
+            found[square], found[:2, :2] = draws.integers(500, 2000), 0
+        Image.fromarray(pixels.astype("uint8")).save(
+            folder / "images" / f"{index}.png"
+        )
+        Image.fromarray(found).save(folder / maps / f"{index}.png")
+    return folder
+
+
 def write_records(path, images, labels, **others):
     """Write encoded images, each with one or several labels, as TFRecord."""
     with tf.io.TFRecordWriter(str(path)) as writer:

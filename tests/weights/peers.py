@@ -455,20 +455,40 @@ def load_timm(path, images, output, arguments=None, name=None):
     np.savez(output, **run_timm(model.eval(), np.load(images)["x"]))
 
 
-def load_huggingface(path, images, output, kind, **arguments):
-    """Write the outputs of Hugging Face with a folder, loaded completely.
-
-    Of a model without a head and a pooler they are its tokens.
-    """
+def load_completely(path, kind, **arguments):
+    """Return the model of a class of Hugging Face of which nothing is new."""
     model, info = getattr(import_peer("transformers"), kind).from_pretrained(
         path, output_loading_info=True, **arguments
     )
     wrong = {key: sorted(map(str, rows)) for key, rows in info.items() if rows}
     if wrong:
         raise ValueError(f"{path}: {wrong}")
-    found = run_huggingface(model.eval(), np.load(images)["x"])
+    return model.eval()
+
+
+def load_huggingface(path, images, output, kind, **arguments):
+    """Write the outputs of Hugging Face with a folder, loaded completely.
+
+    Of a model without a head and a pooler they are its tokens.
+    """
+    model = load_completely(path, kind, **arguments)
+    found = run_huggingface(model, np.load(images)["x"])
     key = "answer" if "answer" in found else "tokens"
     np.savez(output, logits=found[key])
+
+
+def answer_pixels(path, images, output, kind):
+    """Write the logits or depths of a folder, at the size of the images."""
+    import torch
+
+    model = load_completely(path, kind)
+    x = channels_first(np.load(images)["x"])
+    with torch.inference_mode():
+        answer = model(pixel_values=x)
+        is_depth = "predicted_depth" in answer
+        y = answer.predicted_depth[:, None] if is_depth else answer.logits
+        y = torch.nn.functional.interpolate(y, x.shape[2:], mode="bilinear")
+    np.savez(output, y=y.numpy().transpose(0, 2, 3, 1))
 
 
 def transform_timm(path, photos, output):
@@ -572,6 +592,7 @@ TASKS = {
         build_huggingface_class,
         load_timm,
         load_huggingface,
+        answer_pixels,
         process_huggingface,
         transform_timm,
         resample,

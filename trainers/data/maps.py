@@ -74,8 +74,9 @@ class MapRule(NamedTuple):
             raise ValueError("has no whole numbers, which classes are")
         if self.classes is not None:
             table = np.asarray([*self.classes, -1])
-            is_listed = (numbers >= 0) & (numbers < len(table))
-            classes = table[np.where(is_listed, numbers, -1)]
+            last = len(table) - 1  # Of numbers without a class.
+            is_listed = (numbers >= 0) & (numbers < last)
+            classes = table[np.where(is_listed, numbers, last)]
             return np.where(classes < 0, np.nan, classes).astype("float32")
         is_small = numbers.dtype == np.uint8 or self.num_classes in SMALL
         is_known = numbers != (IGNORED if is_small else IGNORED_16)
@@ -128,9 +129,9 @@ def read_numbers(encoded: bytes, is_first_channel: bool = False) -> np.ndarray:
     if numbers.dtype == bool:
         return numbers.astype(np.uint8)
     if numbers.ndim == 3 and mode == "RGB":
-        numbers, others = numbers[..., 0], numbers[..., 1:]
-        if is_first_channel or (others == numbers[..., None]).all():
-            return numbers
+        is_grey = (numbers == numbers[..., :1]).all()
+        if is_first_channel or is_grey:
+            return numbers[..., 0]
     if numbers.ndim != 2:
         raise ValueError(
             "has colours; a map has grey levels or the indices of a palette"

@@ -145,6 +145,7 @@ def read_head(
     refused = {
         "is_hybrid": bool(json.get("is_hybrid")),
         "add_projection": bool(json.get("add_projection")),
+        "readout_type": readout not in ("ignore", "add", "project"),
         "head_in_index": json.get("head_in_index", -1) != -1,
         # Of the readout; that of the blocks is the encoder's.
         "hidden_act": readout == "project" and not has_gelu,
@@ -315,6 +316,11 @@ def write_head(
         name.replace("layer2", "layer1"): shape
         for name, shape in shapes.items()
         if name.startswith(f"{FIRST_UNIT}residual_layer2.")
+    }
+    zeros |= {
+        name.replace("running_mean", "num_batches_tracked"): ()
+        for name in (*shapes, *zeros)
+        if name.endswith(".running_mean")
     }
     _check_readable(found, shapes, config, head)
     prefix = OWN if is_own else BACKBONE

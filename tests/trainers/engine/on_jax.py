@@ -14,6 +14,7 @@ device.
 import dataclasses
 import functools
 import json
+import os
 import pathlib
 import shutil
 import sys
@@ -285,6 +286,23 @@ MODES = {
         "accumulator_dtype": "bfloat16",
     },
     "batch norm": {},
+    "classes of pixels": {
+        "objective": "segment",
+        "augment": "affine(10, 0.1, 0.1)",
+        "dice_weight": 0.5,
+        "label_smoothing": 0.1,
+        "lora_rank": 2,
+    },
+    "depths": {
+        "objective": "depth",
+        "dense_head": "dpt",
+        "clip_norm": 0.5,
+    },
+    "depths up to scale": {
+        "objective": "depth",
+        "depth_loss": "relative",
+        "clip_norm": 0.5,
+    },
     "float16": {"precision": "float16"},
     "bfloat16": {"precision": "bfloat16", "gradient_dtype": "bfloat16"},
 }
@@ -334,14 +352,22 @@ def is_seed(variable):
     return "seed_generator" in getattr(variable, "path", "")
 
 
+def open_data(recipe, folder):
+    """Return the digits, or images with maps in the folder."""
+    if not recipe.has_maps:
+        return open_dataset("digits")
+    name = f"pairs:{folder}/{recipe.objective}"
+    return open_dataset(name, labels=recipe.label_options)
+
+
 @functools.cache
-def read_batches(augment, image_size):
+def read_batches(recipe, folder, image_size):
     """Return images, labels and weights of some batches."""
     batches = train_batches(
-        open_dataset("digits"),
+        open_data(recipe, folder),
         image_size=image_size,
         batch_size=BASE.batch_size,
-        augment=augment,
+        augment=recipe.augment,
         **Share()._asdict(),
     )
     taken = list(batches.take(NUM_UPDATES).as_numpy_iterator())
@@ -357,9 +383,10 @@ def run(mode, strategy, teacher):
     if "teacher" in changes:
         changes = {**changes, "teacher": teacher}
     recipe = dataclasses.replace(BASE, **changes, strategy=strategy)
+    folder = os.path.dirname(teacher)
     loop = make_loop(
         recipe,
-        open_dataset("digits"),
+        open_data(recipe, folder),
         make_engine(strategy),
         NUM_UPDATES,
         build=functools.partial(build, mode),
@@ -375,7 +402,9 @@ def run(mode, strategy, teacher):
         }
 
     size = update.model.input_shape[1:3]
-    arrays = read_batches(recipe.augment, size)
+    arrays = read_batches(
+        dataclasses.replace(recipe, strategy="one_device"), folder, size
+    )
     batches = loop.engine.batches(
         lambda share: tf.data.Dataset.from_tensor_slices(arrays)
     )

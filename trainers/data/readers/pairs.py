@@ -29,7 +29,8 @@ from trainers.data.readers.image_paths import (
 )
 from trainers.data.splits import KNOWN_SPLITS, meaning_of
 
-# The preferred names come first; of folders and, without an s, of columns.
+# The preferred names come first; of folders and, without an s, of columns: but
+# for `label`, which is a class in other tables.
 IMAGES = ("images", "imgs", "rgb")
 OF_KIND = {
     "segment": (
@@ -286,7 +287,7 @@ def _split(path, rows):
 
 def _read_table(path, kind):
     """Return the (image, map) pairs of each split of a CSV table."""
-    columns = [name.removesuffix("s") for name in OF_KIND[kind]]
+    columns = [x.removesuffix("s") for x in OF_KIND[kind] if x != "labels"]
     columns = [
         name
         for column in dict.fromkeys(columns)

@@ -62,8 +62,10 @@ def test_data_set_without_labels_is_an_error(tmp_path):
 
 def test_table_names_are_all_tested():
     tested = {name.partition("/")[0] for name in MOCKED} - {"mnist"}
-    digits = {"digits", "digits_0to4", "digits_5to9"}
-    assert set(DATASETS) == digits | tested | {*SUBSETS} | VTAB_TASKS.keys()
+    digits = {"digits", "digits_0to4", "digits_5to9", "digits_in_photos"}
+    with_maps = {"scene_parse150", "cityscapes", "nyu_depth_v2"}
+    tested |= digits | with_maps
+    assert set(DATASETS) == tested | {*SUBSETS} | VTAB_TASKS.keys()
 
 
 # Digests of imagenet_a_synsets.txt and imagenet_r_synsets.txt of timm 1.0.
