@@ -38,6 +38,8 @@ class Tolerance:
             `cosine`. Otherwise, 99 % of fewer than 100 images would mean all
             of them. Of class maps, it is the share of the pixels.
         expected_top1_agreement: A smaller share only gives a warning.
+        depth_difference: As `relative_difference`, of depths. They have one
+            sign, so that even wrong ones have a cosine similarity near 1.
         mean_iou: Smallest mean IoU of class maps; see `Agreement`.
         expected_mean_iou: A smaller one only gives a warning.
     """
@@ -47,11 +49,11 @@ class Tolerance:
     cosine: float = -1.0
     top1_agreement: float = 0.0
     expected_top1_agreement: float = 0.0
+    depth_difference: float = math.inf
     mean_iou: float = 0.0
     expected_mean_iou: float = 0.0
 
 
-DEPTH_LEVELS = 65535  # Of a grey PNG of 16 bits.
 DEPTH_LEVELS = 65535  # Of a grey PNG of 16 bits.
 # For float32 with another order of summation: 1e-6 was measured for models
 # from Ti/16 to B/16, and 3e-6 for sharper attention.
@@ -120,7 +122,7 @@ def compare(
         tolerance: The allowed differences.
         decide: Takes outputs, (B, ...), in float64. Returns whether each image
             has each of several labels, (B, C) truth values; or the class of
-            each pixel, (B, H, W) integers; or None if the outputs decide
+            each pixel, (B, H, W) integers; or None for depths, which decide
             nothing. Default: an image has one class, the top-1 class.
 
     Returns:
@@ -149,6 +151,8 @@ def compare(
         what = "of the images, {} of {}, have the same top-1 class"
     elif decisions[0] is None:
         is_same, what = np.array([math.nan]), ""
+        limit = min(tolerance.relative_difference, tolerance.depth_difference)
+        tolerance = dataclasses.replace(tolerance, relative_difference=limit)
     elif decisions[0].dtype == bool:
         is_same = np.equal(*decisions)  # (B, C)
         others = cosines[~is_same.all(axis=1)]
@@ -352,8 +356,11 @@ def _find_wrong_pngs(outputs):
     from PIL import Image
 
     for index, content in enumerate(outputs["png_bytes"]):
-        with Image.open(io.BytesIO(content)) as image:
-            levels = np.asarray(image, "float64")
+        try:
+            with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
+                levels = np.asarray(image, "float64")
+        except (OSError, SyntaxError):
+            return [f"png_bytes: number {index} is no PNG file"]
         if "classes" in outputs:
             wanted, least = outputs["classes"][index], 0.0
         else:

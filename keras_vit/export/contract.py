@@ -78,7 +78,8 @@ class Serving:
         larger_depths: What larger depths mean, a key of LARGER_DEPTHS: "far",
             such as metres, or "near", such as the inverse depths of Depth
             Anything. Default: "far" of a DensePredictor whose head ends with a
-            sigmoid, a share of the largest depth; of others, unknown.
+            sigmoid, a share of the largest depth, and "near" of one with
+            another head; of other models, unknown.
     """
 
     class_names: Sequence[str] | None = None
@@ -122,9 +123,11 @@ class Serving:
         """Return these options with what the head of a DensePredictor tells."""
         if output == "pixel_logits" and self.class_names is None:
             return dataclasses.replace(self, class_names=head.class_names)
-        is_metric = head.activation == "sigmoid"
-        if output == "depths" and self.larger_depths is None and is_metric:
-            return dataclasses.replace(self, larger_depths="far")
+        if output == "depths" and self.larger_depths is None:
+            is_metric = head.activation == "sigmoid"
+            return dataclasses.replace(
+                self, larger_depths="far" if is_metric else "near"
+            )
         return self
 
     def steps(self, image_size: Sequence[int]) -> list[ImageStep]:

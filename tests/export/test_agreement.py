@@ -88,6 +88,9 @@ def test_depths_have_no_classes():
     assert report.relative_difference == pytest.approx(0.2)
     [fault] = report.faults
     assert "2.0e-01 of the largest output" in fault
+    limits = Tolerance(depth_difference=0.1)
+    assert compare(depths, depths * 1.2, limits, lambda outputs: None).faults
+    assert not compare(depths, depths * 1.2, limits).faults
 
 
 def test_a_smaller_share_of_classes_may_be_a_warning():

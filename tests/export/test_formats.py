@@ -356,7 +356,7 @@ def test_outputs_are_called_what_they_are(
         assert description["output"] == expected
         assert description["activation"] is None
         if output:
-            with pytest.raises(ValueError, match="`path` .*classifier"):
+            with pytest.raises(ValueError, match="`path` .*returns features"):
                 read_class_names(agreement.path)
         else:
             assert read_class_names(agreement.path) == ["0", "1", "2"]

@@ -229,6 +229,7 @@ def test_disturbed_pixels_are_refused(models, images, tmp_path, monkeypatch):
             "png_bytes: number",
         ),
         ({"png_bytes": [encode(np.zeros((1, 2), "uint8"))]}, "number 0 is not"),
+        ({"png_bytes": [b"text"]}, "png_bytes: number 0 is no PNG"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -294,8 +295,12 @@ def test_a_model_tells_its_classes(models):
     assert other.for_model(model).class_names == [*"abcde"]
     near = Serving(larger_depths="near")
     assert near.for_model(models["depths"]).larger_depths == "near"
-    unknown = make_dense(DenseConfig(1, activation="relu"))
-    assert Serving().for_model(unknown).larger_depths is None
+    relative = make_dense(DenseConfig(1, activation="relu"))
+    assert Serving().for_model(relative).larger_depths == "near"
+    unknown = keras.Sequential(
+        [keras.Input((4, 4, 3)), keras.layers.Conv2D(1, 1)]
+    )
+    assert Serving(output="depths").for_model(unknown).larger_depths is None
 
 
 def test_large_maps_of_many_images_are_left_out(
@@ -308,6 +313,18 @@ def test_large_maps_of_many_images_are_left_out(
     assert export_file(model, tmp_path / "1", images).num_images == 3
     monkeypatch.setattr(contract, "MOST_NUMBERS", 1)
     assert export_file(model, tmp_path / "2", images).num_images == 1
+
+
+def test_a_model_within_another(models, images, tmp_path):
+    """Behind a layer that scales the pixels itself."""
+    inner = models["pixel_logits"]
+    pixels = keras.Input(inner.input_shape[1:])
+    scaled = keras.layers.Rescaling(1 / 127.5, -1)(pixels)
+    whole = keras.Model(pixels, inner(scaled))
+    photos = np.float32(127.5) * (images[:4] + 1)
+    report = export_file(whole, tmp_path / "1", photos)
+    assert report.mean_iou == 1
+    assert read_description(tmp_path / "1")["output"] == "pixel_logits"
 
 
 def test_mixed_precision(images, tmp_path):

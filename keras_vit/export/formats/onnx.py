@@ -1,10 +1,11 @@
 """Export as an ONNX file, for ONNX Runtime and other runtimes.
 
 The input is `images`, float32 (B, H, W, C) in the range of the model or uint8
-pixels, of any batch size or of one; the output is `logits`, `probabilities` or
-`features`. Images of another size are an error. A mixed-precision model is
-converted to float32. ONNX's checker validates the file. Its metadata has the
-description of the model under the key "keras_vit", as JSON.
+pixels, of any batch size or of one; the output is `logits`, `probabilities`,
+`features`, or for each pixel `pixel_logits` or `depths`. Images of another size
+are an error. A mixed-precision model is converted to float32. ONNX's checker
+validates the file. Its metadata has the description of the model under the key
+"keras_vit", as JSON.
 """
 
 import functools

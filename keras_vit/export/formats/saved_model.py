@@ -80,11 +80,11 @@ from keras_vit.serving.tf_serving import (
 
 FILE_CHANNELS = (1, 3, 4)  # Channels that PNG and JPEG files can have.
 # In 16 bits, rounding alone can change the last bit of a pixel.
-IN_16_BITS = Tolerance(cosine=0.9999, mean_iou=0.95)
+IN_16_BITS = Tolerance(cosine=0.9999, depth_difference=0.05, mean_iou=0.95)
 # TensorFlow rounds the weights of its filters to float32, NumPy does not.
 OF_RESIZED = Tolerance(relative_difference=1e-4, mean_iou=0.999)
 # Versions of the JPEG library may decode to a neighbouring level.
-OF_FILES = Tolerance(cosine=0.999, mean_iou=0.9)
+OF_FILES = Tolerance(cosine=0.999, depth_difference=0.05, mean_iou=0.9)
 
 
 def write(request: ExportRequest, folder: pathlib.Path) -> list[Written]:
@@ -131,6 +131,7 @@ def write(request: ExportRequest, folder: pathlib.Path) -> list[Written]:
                 "serve_bytes",
                 OF_FILES,
                 "image files",
+                decide=decide_by(request),
             )
         )
     tolerance = IN_16_BITS if in_16_bits else FLOAT32
@@ -457,8 +458,9 @@ def make_questions(
         files = encode_larger(pixels)
         seen = np.stack([read(content) for content in files])
         outputs = answer_files(request, request.answer(model, seen))
-        decide = request.decide if has_maps else None  # Ranked.
-        yield Question(files, outputs, "serve_bytes", of_files, decide=decide)
+        yield Question(
+            files, outputs, "serve_bytes", of_files, decide=decide_by(request)
+        )
     if has_maps:
         return
     # The layers run one by one, without tracing, on all tokens.
@@ -474,6 +476,11 @@ def make_questions(
             "images": to_fractions(seen, settings.normalization),
         }
         yield Question(files, outputs, "attention_bytes", of_files)
+
+
+def decide_by(request: ExportRequest) -> Callable | None:
+    """Return what compares the answers to files; None if they are ranked."""
+    return request.decide if request.output in PIXEL_TASKS else None
 
 
 def answer_files(request: ExportRequest, outputs: dict) -> dict:

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import io
 import json
-import math
 import os
 import pathlib
 import tempfile
@@ -156,9 +155,6 @@ def write_file(
         tolerance = dataclasses.replace(
             tolerance, top1_agreement=0.0, expected_top1_agreement=0.0
         )
-    if request.output == "depths":  # Of one sign, so nearly parallel.
-        limit = min(tolerance.relative_difference, row.depth_difference)
-        tolerance = dataclasses.replace(tolerance, relative_difference=limit)
     partitions, left_out = find_partitions(path)
     is_half = quantization == "float16"
     return Written(
@@ -698,27 +694,28 @@ class Quantization(NamedTuple):
         tolerance: The allowed differences of its outputs from the model's.
         needs_calibration: Whether its ranges are measured on images.
         packages: Modules that it needs in addition to those of the format.
-        depth_difference: Largest relative difference of depths.
     """
 
     convert: Callable
     tolerance: Tolerance
     needs_calibration: bool = False
     packages: tuple[str, ...] = ()
-    depth_difference: float = math.inf
 
 
 QUANTIZATIONS = {
     "float32": Quantization(to_float32, FLOAT32),
     "float16": Quantization(
         to_float16,
-        Tolerance(cosine=0.9999, mean_iou=0.99),
-        depth_difference=0.01,
+        Tolerance(cosine=0.9999, depth_difference=0.01, mean_iou=0.99),
     ),
     "dynamic_int8": Quantization(
         to_dynamic_int8,
-        Tolerance(cosine=0.999, top1_agreement=0.99, mean_iou=0.9),
-        depth_difference=0.05,
+        Tolerance(
+            cosine=0.999,
+            top1_agreement=0.99,
+            depth_difference=0.05,
+            mean_iou=0.9,
+        ),
     ),
     "int8": Quantization(
         to_int8,
