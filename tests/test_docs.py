@@ -646,30 +646,6 @@ def test_the_guide_on_photos_is_the_script_that_integration_runs():
     assert "bash docs/examples/photos.sh" in makefile
 
 
-@pytest.mark.slow(40)
-def test_the_segmentation_of_digits_runs(
-    tmp_path, without_xla, monkeypatch, capsys
-):
-    """With few images and blocks: a run of the page is in docs/weights.md."""
-    monkeypatch.syspath_prepend(ROOT / "docs/examples")
-    segmentation = pytest.importorskip("segmentation")
-    config = dataclasses.replace(segmentation.CONFIG, depth=3)
-    monkeypatch.setattr(segmentation, "CONFIG", config)
-    picture = tmp_path / "picture.png"
-    arguments = f"--num_images=256 --epochs=3 --picture={picture}"
-    monkeypatch.setattr(sys, "argv", ["segmentation.py", *arguments.split()])
-    segmentation.main()
-    score = float(capsys.readouterr().out.split()[-1])
-    # Everything painted would be 0.1, nothing 0.
-    assert 0.2 < score < 1
-    assert picture.stat().st_size > 1000
-    images, truths = segmentation.make_images("test", 4)
-    assert images.shape == (4, 32, 32, 3) and images.dtype == np.uint8
-    found = np.where(truths, 1.0, -1.0)
-    assert segmentation.intersection_over_union(found, truths) == 1
-    assert segmentation.intersection_over_union(-found, truths) == 0
-
-
 @pytest.mark.slow(60)
 def test_the_notebook_on_photos_runs(tmp_path, without_xla, monkeypatch, capfd):
     """With fewer updates, and without latencies."""
