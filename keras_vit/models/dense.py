@@ -294,7 +294,7 @@ class DepthBins(Layer):
     Example:
         >>> bins = models.dense.DepthBins((0, 4))
         >>> x = np.array([0.0, -1.0, 0.7], "float32").reshape(1, 1, 1, 3)
-        >>> float(np.ravel(bins(x))[0].round(3))  # (0.1 * 2 + 0.8 * 4) / 1
+        >>> round(float(np.ravel(bins(x))[0]), 3)  # (0.1 * 2 + 0.8 * 4) / 1
         3.4
 
     Reference: Bhat et al. 2021, arXiv:2011.14141; the weights are those of

@@ -27,6 +27,7 @@ CONFIGS = {
     "joined": DenseConfig(
         5, blocks=(2, 0), use_norm=False, use_batch_norm=True, dropout_rate=0.5
     ),
+    "bins": DenseConfig(1, blocks=(1, 3), readout="join", depth_bins=8),
     "depth": DenseConfig(
         1, head="dpt", activation="sigmoid", output_scale=20, **SMALL
     ),
@@ -89,6 +90,16 @@ def test_relative_depths_are_scaled_too(tmp_path):
         for folder in (GOLDEN / "depth_anything", tmp_path / "three")
     )
     np.testing.assert_allclose(three, 3 * one, rtol=1e-5)
+
+
+def test_the_blocks_are_read_in_their_order(tmp_path):
+    """As in transformers, whatever the order of `backbone_out_indices`."""
+    shutil.copytree(GOLDEN / "dpt", tmp_path / "dpt")
+    path = tmp_path / "dpt/config.json"
+    content = json.loads(path.read_text())
+    content["backbone_out_indices"].reverse()
+    path.write_text(json.dumps(content))
+    assert dense_from_checkpoint(tmp_path / "dpt").head.blocks == (0, 1, 2, 3)
 
 
 @quiet

@@ -146,8 +146,9 @@ def test_another_image_size_is_that_of_the_encoder(name, size):
         if weight.path in found and "predictions" not in weight.path:
             weight.assign(found[weight.path])
     expected = dense_predictor(encoder.with_image_size(size), model.head)
+    head = of_head(model)
     for weight in expected.weights:
-        if weight.path in of_head(model):
+        if weight.path in head:
             weight.assign(found[weight.path])
     model.freeze()
     resized = model.with_image_size(size)

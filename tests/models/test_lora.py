@@ -6,7 +6,7 @@ import pytest
 
 from keras_vit import VisionTransformer
 from tests.models.test_freezing import fit, trained
-from tests.tiny import make, noise, to_numpy
+from tests.tiny import LATER_KINDS, make, noise, to_numpy
 
 IMAGES = noise(2, 32, 32, 3)
 ALL = ("qkv", "out", "mlp_hidden", "mlp_out", "head")
@@ -48,6 +48,16 @@ def test_layers_are_chosen_by_name(name):
     model = make()
     model.enable_lora(2, [name], keep=())
     assert trained(model) == factors_of(*LAYERS[name])
+
+
+def test_both_heads_of_a_distilled_model_get_updates():
+    model = tuned(["head"], **LATER_KINDS["deit"])
+    heads = [f"predictions/{name}_head" for name in ("class", "teacher")]
+    assert factors_of(*heads) < trained(model)
+    merged = model.merge_lora()
+    np.testing.assert_allclose(
+        to_numpy(merged(IMAGES)), to_numpy(model(IMAGES)), atol=1e-5
+    )
 
 
 def test_parts_are_trained_if_asked():

@@ -16,7 +16,7 @@ from keras_vit.weights.families.family import (
     find_class_names,
 )
 from keras_vit.weights.families.huggingface import (
-    HuggingFace,
+    VIT_NAMES,
     dense_processor_json,
 )
 
@@ -302,7 +302,7 @@ def write_head(
     if has_classes:
         names = head.class_names
         names = names or [f"LABEL_{i}" for i in range(head.num_outputs)]
-        found |= HuggingFace().class_entries(names)
+        found |= VIT_NAMES.class_entries(names)
 
     layers = names_of_layers(found["model_type"], has_classes)
     names = {path: name_of(path, layers) for path in weights}
