@@ -26,9 +26,9 @@ def save_lora(model: TunableModel, path: str | os.PathLike):
     """Write the LoRA weights of a model and its other trainable weights.
 
     The file has the two factors of each low-rank update and all other trainable
-    weights, such as the head, in float32. Its metadata has the rank, the alpha
-    and the names of the layers. The model that was fine-tuned is needed to use
-    it, see `load_lora`.
+    weights, such as the head, in float32, with the statistics of batch norms.
+    Its metadata has the rank, the alpha and the names of the layers. The model
+    that was fine-tuned is needed to use it, see `load_lora`.
 
     Args:
         model: A VisionTransformer or a DensePredictor with LoRA, see
@@ -51,6 +51,11 @@ def save_lora(model: TunableModel, path: str | os.PathLike):
             f"`model.enable_lora`. Received: model={model.name!r}"
         )
     trained = {weight.path: weight for weight in model.trainable_weights}
+    # The statistics of batch norms change in training, too.
+    for layer in model._flatten_layers():
+        if layer.trainable:
+            kept = layer._non_trainable_variables
+            trained |= {weight.path: weight for weight in kept}
     write_safetensors(
         path,
         ((name, as_float32(weight)) for name, weight in trained.items()),
