@@ -30,7 +30,9 @@ FAST_COMPILING = --xla_backend_optimization_level=0 \
     --xla_cpu_parallel_codegen_split_count=1 \
     --xla_cpu_use_fusion_emitters=false
 ANY_BACKEND = tests/layers tests/analysis tests/pretraining \
-    tests/models/test_dense.py tests/models/test_running.py \
+    tests/models/test_dense.py tests/models/test_dense_tuning.py \
+    tests/models/test_running.py tests/weights/test_dense_writing.py \
+    tests/weights/test_linear_heads.py \
     tests/models/test_text.py \
     tests/preprocessing tests/test_initialization.py tests/test_known.py \
     tests/models/test_lora.py tests/test_layer_decay.py \

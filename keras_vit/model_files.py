@@ -191,10 +191,11 @@ def enough_memory(
 def known_classes(model: keras.Model) -> list[str] | None:
     """Return the class names that a model itself knows, None for most.
 
-    That of `keras_vit.zero_shot` does.
+    That of `keras_vit.zero_shot` does, and one with an answer for each pixel.
     """
-    names = getattr(getattr(model, "config", None), "class_names", None)
-    return names and list(names)
+    parts = (getattr(model, name, None) for name in ("config", "head"))
+    names = [getattr(part, "class_names", None) for part in parts]
+    return next((list(found) for found in names if found), None)
 
 
 def write_class_names(folder: str, layout: str, names: Sequence[str]):

@@ -10,7 +10,6 @@ import re
 import runpy
 import shlex
 import shutil
-import sys
 
 import keras
 import numpy as np

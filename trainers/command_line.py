@@ -789,7 +789,7 @@ def define_serving_flags():
     define_choice(
         "output",
         None,
-        ["logits", "probabilities", "features"],
+        ["logits", "probabilities", "features", "pixel_logits", "depths"],
         "Kind of output of the model. Default: inferred from its last layers.",
     )
     flags.DEFINE_bool(

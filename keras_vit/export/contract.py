@@ -115,19 +115,17 @@ class Serving:
             settings = find_scaling(model)
             found = dataclasses.replace(self, preprocessing=settings)
         if (dense := find_dense(model)) is not None:
-            found = found._for_head(dense.head, name_output(model, self.output))
+            found = found._for_dense(dense, name_output(model, self.output))
         check_serving(model, found)
         return found
 
-    def _for_head(self, head, output):
-        """Return these options with what the head of a DensePredictor tells."""
+    def _for_dense(self, model, output):
+        """Return these options with what a DensePredictor tells."""
         if output == "pixel_logits" and self.class_names is None:
-            return dataclasses.replace(self, class_names=head.class_names)
+            names = model.head.class_names
+            return dataclasses.replace(self, class_names=names)
         if output == "depths" and self.larger_depths is None:
-            is_metric = head.activation == "sigmoid"
-            return dataclasses.replace(
-                self, larger_depths="far" if is_metric else "near"
-            )
+            return dataclasses.replace(self, larger_depths=model.larger_depths)
         return self
 
     def steps(self, image_size: Sequence[int]) -> list[ImageStep]:

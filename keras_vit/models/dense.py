@@ -513,6 +513,16 @@ class DensePredictor(TunableModel):
         """What the outputs are: "depth", one for each pixel, or "segment"."""
         return "depth" if self.head.num_outputs == 1 else "segment"
 
+    @property
+    def larger_depths(self) -> str:
+        """What larger depths mean: "far", as in metres, or "near".
+
+        Only a head that states a largest depth or bins has metres; others are
+        right up to scale and shift, as those of DPT and Depth Anything.
+        """
+        has_metres = self.head.activation == "sigmoid" or self.head.depth_bins
+        return "far" if has_metres else "near"
+
 
 def dense_predictor(
     model: VisionTransformer, head: DenseConfig, name="dense_predictor"

@@ -10,16 +10,15 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_vit.models import DensePredictor
 from keras_vit.preprocessing.description import Normalization, to_fractions
 from trainers.augment.augmentation import parse_augmentation
 from trainers.data.datasets import ImageDataset
 from trainers.data.labels import SEGMENT
-from trainers.training.map_pictures import limits_of, paint_map, paint_over
 from trainers.evaluation.map_scores import DepthTally, SegmentTally
 from trainers.evaluation.scores import MOST_CLASSES
 from trainers.pages import make_table, write_html
 from trainers.paths import Path, write_csv_file
+from trainers.training.map_pictures import limits_of, paint_map, paint_over
 from trainers.training.model_card import describe_choice
 from trainers.training.run_folder import write_report
 
@@ -121,8 +120,7 @@ def start_map_results(model: keras.Model, dataset: ImageDataset) -> MapResults:
         )
     if is_segment:
         return MapResults(SegmentTally(dataset.class_names))
-    head = model.head if isinstance(model, DensePredictor) else None
-    is_relative = head is not None and head.activation != "sigmoid"
+    is_relative = getattr(model, "larger_depths", "far") == "near"
     max_depth = dataset.maps.max_depth or MOST_METRES
     return MapResults(DepthTally(is_relative, max_depth))
 

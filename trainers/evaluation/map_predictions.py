@@ -10,15 +10,15 @@ import tensorflow as tf
 from PIL import Image
 
 from keras_vit.analysis.colours import CLASS_COLOURS
-from keras_vit.models import DensePredictor, predict_windows
+from keras_vit.models import predict_windows
 from keras_vit.preprocessing.description import to_fractions
 from trainers.augment.augmentation import parse_augmentation
 from trainers.data.batches import to_model_input
 from trainers.data.decoding import decode_file
 from trainers.data.maps import IGNORED, IGNORED_16, MILLIMETRE
 from trainers.data.pixels import PixelOptions
-from trainers.training.map_pictures import limits_of, paint_over
 from trainers.paths import Path, draft_of
+from trainers.training.map_pictures import limits_of, paint_over
 
 LEAST_SHARE = 0.001  # Of a class that is named.
 OVERLAYS = "overlays"  # The folder of the pictures for people.
@@ -101,8 +101,7 @@ def make_predict_maps(
     ).normalization
     options = PixelOptions(channels, source.pixel_range)
     is_depth = model.output_shape[-1] == 1
-    head = model.head if isinstance(model, DensePredictor) else None
-    is_relative = is_depth and getattr(head, "activation", None) != "sigmoid"
+    is_relative = getattr(model, "larger_depths", "far") == "near"
 
     def read(path):
         with open(path, "rb") as file:
