@@ -72,6 +72,9 @@ def open_source(
         raise ValueError(
             "`dataset` must be given with `model`. Received: dataset=None"
         )
+    if model and labels.kind == "auto":
+        stated = NamedModel(model).label_options
+        labels = stated if stated.has_maps else labels
     hint = ""
     if run_dir:
         source = RunFolder(as_path(run_dir))

@@ -59,6 +59,16 @@ def dense_from_checkpoint(
     return model
 
 
+def is_dense_checkpoint(path_or_name: str | os.PathLike) -> bool:
+    """Return whether `dense_from_checkpoint` is meant for a checkpoint.
+
+    Its configuration is that of DPT or Depth Anything. What else is wrong
+    with it is said when it is loaded.
+    """
+    with open_file(locate(path_or_name)) as file:
+        return file.json.get("model_type") in ("dpt", "depth_anything")
+
+
 def load_dense(
     file: File, image_size=None, dtype=None, name: str = "dense_predictor"
 ) -> DensePredictor:

@@ -17,13 +17,14 @@ from keras_vit.models import (
     VisionTransformer,
     dense_predictor,
 )
-from keras_vit.models.tuning import TunableModel
+from keras_vit.models.tuning import TunableModel, copy_model
 from keras_vit.pretraining import (
     MaskedAutoencoder,
     MaskedPatchPrediction,
     PretrainingModel,
     fix_positions,
 )
+from keras_vit.weights import dense_from_checkpoint, is_dense_checkpoint
 from keras_vit.weights.families.family import HEAD_LAYERS
 from trainers.data.datasets import ImageDataset
 from trainers.data.labels import SEGMENT
@@ -271,11 +272,18 @@ def add_dense_head(
     head = DenseConfig(head=recipe.dense_head, blocks=blocks, **choices)
     if isinstance(model, VisionTransformer):
         return dense_predictor(model, head)
-    count = model.config.depth
-    head = dataclasses.replace(
-        head, blocks=tuple(range(count)[block] for block in head.blocks)
-    )
-    if recipe.init_head != "reset" and head == model.head:
+    theirs = model.head
+    is_kept = theirs.head == head.head and model.task == recipe.objective
+    if is_segment:
+        is_kept &= theirs.num_outputs == head.num_outputs
+        is_kept &= theirs.class_names in (None, head.class_names)
+    else:
+        has_metres = recipe.depth_loss == "metric"
+        is_kept &= model.larger_depths == ("far" if has_metres else "near")
+        is_kept &= theirs.output_scale == head.output_scale
+    # The recipe leaves its sizes open, and its blocks if it names none.
+    is_kept &= recipe.init_head != "reset" and not recipe.dense_block_list
+    if is_kept:
         return model
     return dense_predictor(encoder_of(model), head)
 
@@ -318,7 +326,7 @@ def _build_whole(recipe, dataset):
         representation_size=recipe.representation_size,
         head_bias=recipe.head_bias,
     )
-    if isinstance(model, VisionTransformer):
+    if isinstance(model, TunableModel):
         copy = model.with_remat(recipe.use_remat)
         copy.load_report = model.load_report
         return copy
@@ -407,6 +415,13 @@ def _load_checkpoint(recipe, channels, num_classes, dtype):
             dtype=dtype,
         )
     options = _given(_training_options(recipe))
+    if recipe.has_maps and is_dense_checkpoint(recipe.init_from):
+        whole = dense_from_checkpoint(
+            recipe.init_from, image_size=recipe.image_size, dtype=dtype
+        )
+        model = copy_model(whole, **options)
+        model.load_report = whole.load_report
+        return model
     if recipe.init_head == "reset":
         # As in the official fine-tuning, a new head does not keep the tanh
         # layer of the old one.

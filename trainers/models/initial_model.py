@@ -230,9 +230,23 @@ def _read_keras_config(path):
 
     What is wrong with the file is said when it is loaded.
     """
+    fields = _read_keras_object(path).get("config")
+    return dict(fields) if isinstance(fields, dict) else {}
+
+
+def reads_pixels(path: str) -> bool:
+    """Return whether a `.keras` file has a model of an answer a pixel.
+
+    What is wrong with the file is said when it is loaded.
+    """
+    return "num_outputs" in (_read_keras_object(path).get("head") or {})
+
+
+def _read_keras_object(path):
+    """Return the configuration of the model in a `.keras` file, or {}."""
     try:
         with tf.io.gfile.GFile(path, "rb") as file, zipfile.ZipFile(file) as z:
-            return dict(json.loads(z.read("config.json"))["config"]["config"])
+            return dict(json.loads(z.read("config.json"))["config"])
     except (
         KeyError,
         OSError,

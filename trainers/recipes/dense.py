@@ -69,9 +69,9 @@ RECIPES = {
     ),
     "digits_in_photos": _DIGITS,
     "segment_digits": dataclasses.replace(
-        _DIGITS, objective="segment", dense_head="dpt"
+        _DIGITS, objective="segment", dense_blocks="1,3,5", dice_weight=0.5
     ),
     "depth_digits": dataclasses.replace(
-        _DIGITS, objective="depth", dense_head="dpt"
+        _DIGITS, objective="depth", dense_blocks="1,3,5"
     ),
 }

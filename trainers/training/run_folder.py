@@ -38,10 +38,11 @@ from keras_vit.preprocessing.model_inputs import (
 )
 from keras_vit.progress import scale
 from keras_vit.texts import TEMPLATES, zero_shot
+from keras_vit.weights import dense_from_checkpoint, is_dense_checkpoint
 from trainers.augment.augmentation import line_of
 from trainers.data.file_lists import FILE_LISTS
-from trainers.data.labels import DEFAULT_THRESHOLD, DEPTH
-from trainers.models.initial_model import find_model_file
+from trainers.data.labels import AUTO, DEFAULT_THRESHOLD, DEPTH, LabelOptions
+from trainers.models.initial_model import find_model_file, reads_pixels
 from trainers.models.resnets import is_bit_resnet
 from trainers.paths import (
     ContentError,
@@ -760,6 +761,21 @@ class NamedModel:
         return stated_class_names(self._path, num_classes)
 
     @property
+    def label_options(self) -> LabelOptions:
+        """How the labels of its data are read: maps, or what the data are.
+
+        Only the model of pixels is loaded for it.
+        """
+        if recipe := self.load_recipe():
+            return recipe.label_options
+        path = self._path
+        if path.endswith(".keras"):
+            is_dense = reads_pixels(path)
+        else:
+            is_dense = not self.classes and is_dense_checkpoint(path)
+        return LabelOptions(self.load_model().task) if is_dense else AUTO
+
+    @property
     def preprocess(self) -> str:
         """The operations on images of the run or the model, in one line.
 
@@ -816,6 +832,8 @@ class NamedModel:
         if not is_file:
             grey = {"channels": 1} if self.is_grey else {}
             path, names = self.path_or_name, self.classes
+            if not names and is_dense_checkpoint(path):
+                return dense_from_checkpoint(path), None
             model = (
                 zero_shot(path, names, self.templates, **grey)
                 if names

@@ -5,14 +5,17 @@ import dataclasses
 import io
 import json
 import pathlib
+import shutil
 
 import keras
 import numpy as np
 import pytest
 from PIL import Image
 
-from keras_vit.models import DensePredictor
+from keras_vit import ViTConfig, save_checkpoint
+from keras_vit.models import DenseConfig, DensePredictor
 from tests.trainers.made import assert_same_weights, write_pairs
+from trainers.commands import open_source
 from trainers.data.datasets import open_dataset
 from trainers.data.inspection import (
     find,
@@ -193,6 +196,84 @@ def test_a_head_of_the_same_classes_is_kept(runs, folders, tmp_path):
     other = prepare(changed, str(tmp_path / "b")).loop.model
     kernels = [m.get_layer("predictions").kernel for m in (model, other)]
     assert not np.allclose(*map(keras.ops.convert_to_numpy, kernels))
+
+
+@pytest.fixture(scope="module")
+def depth_anything(tmp_path_factory):
+    """Return a folder as transformers writes a small Depth Anything."""
+    folder = tmp_path_factory.mktemp("published") / "depth"
+    config = ViTConfig(
+        image_size=28,
+        patch_size=14,
+        width=32,
+        depth=4,
+        mlp_dim=128,
+        num_heads=2,
+        num_classes=0,
+        pooling="token",
+        activation="exact",
+        layer_norm_epsilon=1e-6,
+        layer_scale_init=0.1,
+        preprocessing="imagenet",
+    )
+    head = DenseConfig(
+        1,
+        head="dpt",
+        blocks=(0, 1, 2, 3),
+        activation="relu",
+        stage_widths=(8, 8, 16, 16),
+        width=8,
+        output_width=32,
+    )
+    model = DensePredictor(config, head)
+    save_checkpoint(model, folder, layout="huggingface")
+    return str(folder), model
+
+
+@pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
+def test_published_models_are_evaluated_used_and_trained(
+    depth_anything, folders, tmp_path
+):
+    path, model = depth_anything
+    source, dataset = open_source(
+        model=path, dataset=f"pairs:{folders['depth']}"
+    )
+    assert dataset.maps.kind == "depth"
+    report = evaluate(source, dataset, report_dir=tmp_path / "report")
+    assert 0 < report["delta1"] <= 1  # Fitted: it is of no scale.
+    photo = str(folders["depth"] / "test/images/0.png")
+    [row] = predict_each(source, [photo], out=str(tmp_path / "maps"))
+    assert row.summary == "nearness, up to scale and shift"
+    recipe = make_recipe(
+        folders,
+        "depth",
+        depth_loss="relative",
+        dense_head="dpt",
+        init_from=path,
+        image_size=28,
+        learning_rate=1e-4,
+    )
+    trained = prepare(recipe, str(tmp_path / "run")).loop.model
+    assert_same_weights(trained, model)  # With the head.
+    other = dataclasses.replace(recipe, depth_loss="metric")
+    other = prepare(other, str(tmp_path / "other")).loop.model
+    assert other.head.output_scale == 5.0
+    np.testing.assert_array_equal(
+        other.get_layer("patches").kernel, model.get_layer("patches").kernel
+    )
+
+
+def test_a_model_file_tells_what_it_answers(runs, folders, kind, tmp_path):
+    file = shutil.copy(runs[kind].model_path, tmp_path / "mine.keras")
+    source, dataset = open_source(
+        model=str(file), dataset=f"pairs:{folders[kind]}"
+    )
+    report = evaluate(source, dataset, report_dir=tmp_path / "report")
+    name = {"segment": "mean_iou", "depth": "abs_rel"}[kind]
+    expected = evaluate(
+        runs[kind], open_kind(folders, kind), report_dir=tmp_path / "other"
+    )
+    assert report[name] == pytest.approx(expected[name])
 
 
 @pytest.mark.parametrize(
