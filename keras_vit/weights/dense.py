@@ -14,7 +14,9 @@ from keras_vit.models.vit import VisionTransformer
 from keras_vit.weights.containers import File, errors_name, open_file
 from keras_vit.weights.families.huggingface_dense import (
     BACKBONE,
+    DENSE_TYPES,
     UNUSED,
+    encoder_part,
     name_of,
     read_head,
     to_ours,
@@ -66,7 +68,7 @@ def is_dense_checkpoint(path_or_name: str | os.PathLike) -> bool:
     with it is said when it is loaded.
     """
     with open_file(locate(path_or_name)) as file:
-        return file.json.get("model_type") in ("dpt", "depth_anything")
+        return file.json.get("model_type") in DENSE_TYPES
 
 
 def load_dense(
@@ -76,7 +78,7 @@ def load_dense(
     with errors_name(file.path):
         shapes = {name: array.shape for name, array in file.arrays.items()}
         config, layers = read_head(file.json, shapes)
-        encoder_file = _encoder_part(file)
+        encoder_file = encoder_part(file)
     found = find(encoder_file, Known(image_size=image_size))
     fields = {} if image_size is None else {"image_size": image_size}
     plan = Plan(found, change_config(found.config, fields), is_new=True)
@@ -191,16 +193,3 @@ def _load_layers(file, model, layers, expected):
     for weight, array in values:
         weight.assign(array)
     return used
-
-
-def _encoder_part(file):
-    """Return the arrays of the encoder, as those of a file of its own."""
-    stated = file.json.get("backbone_config")
-    if not stated:
-        return file
-    arrays = {
-        name.removeprefix(BACKBONE): array
-        for name, array in file.arrays.items()
-        if name.startswith(BACKBONE)
-    }
-    return File(file.path, arrays, dict(stated), file.close, file.notes)

@@ -36,6 +36,7 @@ from keras_vit.weights.families.family import (
     effective_fields,
     shapes_of,
 )
+from keras_vit.weights.families.huggingface_dense import encoder_part
 from keras_vit.weights.families.inference import (
     PATCHES,
     POSITION_TABLE,
@@ -224,7 +225,7 @@ def read_preprocessing(
     """
     known = Known(num_heads, image_size, architecture=architecture)
     with open_file(locate(path_or_name)) as file:
-        settings = find(file, known).config.preprocessing
+        settings = find(encoder_part(file), known).config.preprocessing
     for note in file.notes:
         warnings.warn(note, stacklevel=2)
     return settings

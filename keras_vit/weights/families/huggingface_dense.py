@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.dense import FACTORS, DenseConfig
+from keras_vit.weights.containers import File
 from keras_vit.weights.families.family import (
     Dialect,
     Written,
@@ -20,6 +21,7 @@ from keras_vit.weights.families.huggingface import (
     dense_processor_json,
 )
 
+DENSE_TYPES = ("dpt", "depth_anything")  # Values of `model_type`.
 # Prefixes of the names of encoders: of DPT's own, and of others.
 OWN, BACKBONE = "dpt.", "backbone."
 # Of the layers of a head, in our names, those of transformers; {k} counts the
@@ -128,7 +130,7 @@ def read_head(
         ValueError: If it is of another model.
     """
     kind = json.get("model_type")
-    if kind not in ("dpt", "depth_anything"):
+    if kind not in DENSE_TYPES:
         raise ValueError(
             "a model with an answer for each pixel needs the config.json of "
             f"DPT or Depth Anything beside it. Received: model_type={kind!r}"
@@ -367,3 +369,20 @@ def _check_readable(json, shapes, config, head):
     ]
     if different:
         raise ValueError(f"the model has {'; '.join(different)}")
+
+
+def encoder_part(file: File) -> File:
+    """Return the arrays of the encoder, as those of a file of its own.
+
+    Of another file than that of DPT or Depth Anything, these are all.
+    """
+    is_dense = file.json.get("model_type") in DENSE_TYPES
+    stated = is_dense and file.json.get("backbone_config")
+    if not stated:
+        return file
+    arrays = {
+        name.removeprefix(BACKBONE): array
+        for name, array in file.arrays.items()
+        if name.startswith(BACKBONE)
+    }
+    return File(file.path, arrays, dict(stated), file.close, file.notes)
