@@ -182,6 +182,15 @@ def test_mean_iou_is_that_of_scikit_learn_and_of_the_evaluation(segments):
     assert tally.report()["mean_iou"] == pytest.approx(expected)
 
 
+def test_pixels_are_counted_beyond_the_whole_numbers_of_float32():
+    """Up to 2^24: a batch may have more of a class."""
+    count = 2**24 + 64
+    maps = np.zeros((1, 1, count), "float32")
+    figure = MeanIoU(1)
+    sums = figure.measure(maps, maps[..., None], np.ones(1, "float32"))
+    assert ops.convert_to_numpy(sums).tolist() == [count]
+
+
 @pytest.mark.parametrize("is_relative", [False, True])
 def test_figures_of_depths_are_those_of_the_evaluation(depths, is_relative):
     maps, found = depths
