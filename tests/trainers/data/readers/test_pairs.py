@@ -8,6 +8,7 @@ from tests.trainers.made import write_pairs
 from trainers.data.datasets import open_dataset
 from trainers.data.labels import LabelOptions
 from trainers.data.maps import MapRule
+from trainers.data.readers import pairs
 from trainers.data.readers.pairs import PairFiles, open_pairs
 
 SEGMENT, DEPTH = LabelOptions("segment"), LabelOptions("depth")
@@ -112,6 +113,16 @@ def test_masks_of_0_and_255_are_refused(tmp_path):
     with pytest.raises(ValueError, match="write 1 for the second class"):
         open_pairs(str(tmp_path), SEGMENT)
     save(tmp_path / "masks/2.png", np.uint8([[0, 0], [0, 1]]))
+    assert open_pairs(str(tmp_path), SEGMENT).class_names == ["0", "1"]
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_class_may_be_in_a_single_map(place, tmp_path, monkeypatch):
+    """Whichever map is read first."""
+    monkeypatch.setattr(pairs, "NUM_TRIED", 1)
+    for n in range(3):
+        save(tmp_path / f"images/{n}.png", np.full((4, 4, 3), n, "uint8"))
+        save(tmp_path / f"masks/{n}.png", np.uint8([[0, 255, n == place]]))
     assert open_pairs(str(tmp_path), SEGMENT).class_names == ["0", "1"]
 
 
