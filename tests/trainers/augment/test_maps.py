@@ -27,7 +27,7 @@ LINES = [
 @pytest.fixture(scope="module")
 def painted():
     """An image of cells of 16 x 16 pixels, and the map of its grey levels."""
-    cells = np.random.default_rng(0).permutation(20).reshape(4, 5)
+    cells = 1 + np.random.default_rng(0).permutation(20).reshape(4, 5)
     levels = np.kron(cells, np.ones((16, 16))).astype("float32")
     return np.repeat(levels[..., None] * 10, 3, -1), levels[..., None]
 
@@ -42,7 +42,10 @@ def test_a_pattern_on_both_stays_one(line, painted):
     augmentation = parse_augmentation(line, (32, 32))
     known = 0
     for seed in range(20):
-        image, target = augmentation.both(*painted, tf.constant([seed, 1]))
+        draw = tf.constant([seed, 1])
+        image, target = augmentation.both(*painted, draw)
+        alone = augmentation.image(painted[0], draw)
+        np.testing.assert_array_equal(image, alone)
         image, target = np.asarray(image), np.asarray(target)[..., 0]
         assert image.shape[:2] == target.shape
         # Between two cells, the image is a mixture. Empty space is black.
@@ -51,6 +54,8 @@ def test_a_pattern_on_both_stays_one(line, painted):
         np.testing.assert_allclose(
             image[inner], np.repeat(expected[:, None], 3, 1), atol=1e-2
         )
+        # Of classes, there are no mixtures; no class stands for unknown.
+        assert np.isin(target[np.isfinite(target)], painted[1]).all()
         known += np.isfinite(target[inner]).sum()
     assert known > 1000
 
