@@ -306,6 +306,7 @@ def digits_run(tmp_path):
 def test_bad_pairs_are_findings(folders, tmp_path):
     folder = write_pairs(tmp_path / "data", count=8)
     (folder / "classes.txt").write_text("floor\nred\n")
+    Image.new("L", (16, 12), 255).save(folder / "masks/0.png")
     (folder / "masks/1.png").unlink()
     Image.new("L", (5, 5), 1).save(folder / "masks/2.png")
     recipe = Recipe(dataset=f"pairs:{folder}", objective="segment")
@@ -317,7 +318,8 @@ def test_bad_pairs_are_findings(folders, tmp_path):
         if image.fault
     }
     # The second half of the squares is of a class that is not named.
-    assert set(faults) == {"1.png", "2.png", "3.png", "5.png", "7.png"}
+    assert set(faults) == {f"{n}.png" for n in (0, 1, 2, 3, 5, 7)}
+    assert faults["0.png"].startswith("nothing is known of any pixel")
     assert faults["1.png"].endswith("1.png is not there")
     assert "the map has 5 x 5 pixels, the image 12 x 16" in faults["2.png"]
     assert "the class 2, but the 2 classes" in faults["3.png"]
@@ -325,7 +327,7 @@ def test_bad_pairs_are_findings(folders, tmp_path):
     assert {image.labels for image in good} == {("floor", "red")}
     found = find(images, dataset.class_names, find_unread(dataset))
     errors = [str(x) for x in found if x.level == "error"]
-    assert len(errors) == 5
+    assert len(errors) == 6
     page = tmp_path / "page.html"
     write_data_page(page, dataset.name, images, dataset.class_names, found)
     assert "is not there" in page.read_text()
