@@ -3,9 +3,15 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from trainers.augment.augmentation import parse_augmentation, try_operations
-from trainers.augment.operations import BUILT_IN, MIXING, NORMALIZING
+from trainers.augment.operations import (
+    BUILT_IN,
+    MIXING,
+    NORMALIZING,
+    resize_map,
+)
 
 # Each moves pixels, or covers or recolours them.
 LINES = [
@@ -58,6 +64,17 @@ def test_a_pattern_on_both_stays_one(line, painted):
         assert np.isin(target[np.isfinite(target)], painted[1]).all()
         known += np.isfinite(target[inner]).sum()
     assert known > 1000
+
+
+def test_maps_are_resized_to_the_nearest_pixels_as_by_pillow():
+    """From odd sizes, no centre of a pixel is just between two."""
+    numbers = np.random.default_rng(0).random((15, 9), "float32")
+    numbers[:3] = np.nan
+    for height, width in ((24, 10), (7, 16), (31, 5), (8, 8)):
+        found = resize_map(numbers[..., None], (height, width))[..., 0]
+        image = Image.fromarray(numbers)
+        image = image.resize((width, height), Image.Resampling.NEAREST)
+        np.testing.assert_array_equal(found, np.asarray(image))
 
 
 def _away_from_edges(target, margin=3):

@@ -120,6 +120,16 @@ def test_bad_pairs_are_named_and_skipped(folder, change, reason):
             list(eval_batches(dataset, **options, bad_examples=bad))
 
 
+def test_a_data_service_is_refused(folder):
+    with pytest.raises(ValueError, match="`data_service`.*cannot read"):
+        train_batches(
+            open_pairs(folder),
+            image_size=(16, 16),
+            batch_size=4,
+            data_service="grpc://x:1",
+        )
+
+
 def test_an_image_of_which_nothing_is_known_does_not_count(folder):
     dataset = open_pairs(folder)
     Image.new("L", (16, 16), 255).save(folder / "test/masks/0.png")
