@@ -19,7 +19,7 @@ from trainers.evaluation.map_predictions import (
 )
 
 SIZE = (4, 6)  # Of the images of the model.
-NAMES = ["red", "green", "blue"]
+NAMES = ["red", "green", "blue", "never"]
 
 
 def make_model(kernel, bias=0.0):
@@ -55,18 +55,18 @@ def colours_of(texts):
 def test_classes_have_the_colours_of_all_pages(tmp_path):
     """At the size of the photo: of pure colours, the class is the colour."""
     classes = np.zeros((8, 12), int)
-    classes[:2, 6:], classes[2:, :4] = 1, 2
+    classes[:2, 10:], classes[2:, :4] = 1, 2
     pixels = 255 * np.eye(3, dtype="uint8")[classes]
     [shares, summary], image, over = predict(
-        make_model(np.eye(3)), NAMES, pixels, tmp_path
+        make_model(np.eye(3, 4)), NAMES, pixels, tmp_path
     )
     np.testing.assert_array_equal(np.asarray(image), classes)
     colours = colours_of(CLASS_COLOURS)[classes]
     np.testing.assert_array_equal(np.asarray(image.convert("RGB")), colours)
     np.testing.assert_allclose(over, 0.45 * pixels + 0.55 * colours, atol=0.51)
-    counts = {"red": 60, "blue": 24, "green": 12}
+    counts = {"red": 68, "blue": 24, "green": 4}
     assert shares == [(name, n / 96) for name, n in counts.items()]
-    assert summary == "red 62.5%, blue 25.0%, green 12.5%"
+    assert summary == "red 70.8%, blue 25.0%, green 4.2%"
 
 
 @pytest.mark.parametrize("larger", ["far", "near"])
@@ -112,7 +112,7 @@ def test_images_that_lose_a_part_are_refused(tmp_path):
     pixels = np.zeros((*SIZE, 3), "uint8")
     for line in ("resize_small(9)|central_crop", "central_crop"):
         with pytest.raises(ValueError, match="`preprocess` must keep"):
-            predict(make_model(np.eye(3)), NAMES, pixels, tmp_path, line)
+            predict(make_model(np.eye(3, 4)), NAMES, pixels, tmp_path, line)
 
 
 def test_no_two_files_have_one_name():

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import pathlib
+import shutil
 
 import keras
 import numpy as np
@@ -265,6 +266,20 @@ def test_maps_of_photos_are_written(runs, folders, kind, tmp_path):
     text = io.StringIO()
     OUTPUT_FORMS["text"](rows, text)
     assert text.getvalue().count(str(out)) == 2
+
+
+def test_the_file_of_a_model_names_its_classes(runs, tmp_path):
+    """Alone, without the folder of its run."""
+    path = shutil.copy(runs["segment"].model_path, tmp_path)
+    photo = str(tmp_path / "photo.png")
+    Image.new("RGB", (8, 8), (200, 0, 0)).save(photo)
+    sources = runs["segment"], NamedModel(path)
+    rows = [
+        next(predict_each(source, [photo], out=str(tmp_path / "out")))
+        for source in sources
+    ]
+    assert rows[0] == rows[1]
+    assert {name for name, _ in rows[1].classes} <= set(NAMES)
 
 
 def test_large_photos_are_read_in_windows(runs, tmp_path):
