@@ -247,7 +247,12 @@ def _pair(images, maps):
     by_stem = {}
     for file in walk(maps):
         if is_image_name(file):
-            by_stem[_stem(file, maps)] = file
+            other = by_stem.setdefault(_stem(file, maps), file)
+            if other != file:
+                raise ValueError(
+                    "`dataset=pairs:PATH` must have one map an image. "
+                    f"Received: {printable(other)} and {printable(file)}"
+                )
     rows = []
     for file in list_images(images):
         stem = _stem(file, images)

@@ -72,6 +72,10 @@ def test_folders_inside_are_the_same_for_both(tmp_path):
     for name in "ab":
         path = rows[str(tmp_path / f"images/{name}/x.jpg")]
         assert path == str(tmp_path / f"masks/{name}/x.png")
+    twin = save(tmp_path / "masks/a/x.tif", np.zeros((4, 4), "uint8"))
+    with pytest.raises(ValueError, match="one map an image.*x.* and .*x"):
+        open_pairs(str(tmp_path), SEGMENT)
+    twin.unlink()
     # The missing one is noticed where it is read.
     missing = rows[str(tmp_path / "images/a/y.jpg")]
     with pytest.raises(ValueError, match="a/y.png is not there"):
