@@ -12,6 +12,7 @@ from trainers.augment.operations import (
     NORMALIZING,
     resize_map,
 )
+from trainers.augment.randaugment import ON_MAPS, RANDAUGMENT
 
 # Each moves pixels, or covers or recolours them.
 LINES = [
@@ -21,7 +22,6 @@ LINES = [
     "inception_crop(48, 0.2)",
     "pad_crop(9)",
     "random_crop(40)",
-    "random_erasing(0)",
     "resize(48)",
     "resize(48, antialias)",
     "resize_small(50)",
@@ -40,7 +40,8 @@ def painted():
 
 def test_all_operations_are_tried():
     names = {line.split("(")[0] for line in "|".join(LINES).split("|")}
-    assert names == BUILT_IN - set(MIXING) - set(NORMALIZING) - {"randaugment"}
+    apart = {*MIXING, *NORMALIZING, "randaugment", "random_erasing"}
+    assert names == BUILT_IN - apart
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -64,6 +65,32 @@ def test_a_pattern_on_both_stays_one(line, painted):
         assert np.isin(target[np.isfinite(target)], painted[1]).all()
         known += np.isfinite(target[inner]).sum()
     assert known > 1000
+
+
+@pytest.mark.parametrize("line", [x for x in LINES if "|" not in x])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_each_pixel_of_a_map_is_the_nearest(line, axis):
+    """An image of places is resized to places; a map, to whole ones."""
+    places = np.stack(np.mgrid[:60, :76], -1).astype("float32")
+    image = np.pad(places, [(0, 0), (0, 0), (0, 1)], constant_values=200)
+    augmentation = parse_augmentation(line, (32, 32))
+    for seed in range(5):
+        found, target = map(
+            np.asarray,
+            augmentation.both(
+                image, places[..., axis, None], tf.constant([seed, 1])
+            ),
+        )
+        inner = found[..., 2] > 199.99  # Not a mixture with empty space.
+        away = np.abs(found[..., axis] - target[..., 0])[inner]
+        assert len(away) > 200 and away.max() <= 0.51
+
+
+def test_what_is_erased_keeps_its_map(painted):
+    augmentation = parse_augmentation("random_erasing(1)", (32, 32))
+    image, target = augmentation.both(*painted, tf.constant([0, 1]))
+    assert not np.array_equal(image, painted[0])
+    np.testing.assert_array_equal(target, painted[1])
 
 
 def test_maps_are_resized_to_the_nearest_pixels_as_by_pillow():
@@ -112,6 +139,26 @@ def test_randaugment_moves_both(painted):
             assert (found[~is_known] == 128).all()
     # Five of sixteen operations move pixels.
     assert 10 <= moved <= 30
+
+
+@pytest.mark.parametrize("name", RANDAUGMENT)
+def test_maps_stay_where_operations_of_randaugment_leave_pixels(name):
+    """Those that move none do alike with a mirrored image, and no others."""
+    rng = np.random.default_rng(3)
+    image = rng.integers(0, 256, (48, 40, 3), "uint8")
+    numbers = rng.random((48, 40, 1), "float32")
+
+    def apply(operations, pixels):
+        draws = 0.3, 1.0, tf.constant([0.5, 0.5])
+        return np.asarray(operations[name](tf.constant(pixels), *draws))
+
+    found = apply(RANDAUGMENT, image)
+    is_alike = all(
+        np.array_equal(apply(RANDAUGMENT, np.flip(image, axis)), mirrored)
+        for axis in (0, 1)
+        for mirrored in [np.flip(found, axis)]
+    )
+    assert is_alike == np.array_equal(apply(ON_MAPS, numbers), numbers)
 
 
 def test_cutmix_cuts_maps_alike():
