@@ -247,6 +247,27 @@ def test_every_part_of_an_answer_is_compared(changes, words):
     assert any(words in fault for fault in faults)
 
 
+@pytest.mark.parametrize(
+    ("place", "level", "is_right"),
+    [(0, 40000, True), (0, 40002, False), (1, 40002, False)],
+)
+def test_the_png_of_depths_is_compared(place, level, is_right):
+    """To half a level, of each image in its own range."""
+    lows, steps = np.array([1, 0.5]), np.array([1e-3, 5e-4])
+    levels = np.array([[[0, 40000, 65535]]] * 2)
+    depths = lows[:, None, None] + levels * steps[:, None, None]
+    levels[place, 0, 1] = level
+    files = [encode(image.astype("uint16")) for image in levels]
+    answer = {
+        "depths": np.float32(depths)[..., None],
+        "png_range": np.float32(np.stack([lows, lows + 65535 * steps], 1)),
+        "png_bytes": np.array(files, object),
+    }
+    faults = compare_outputs(answer, answer, FLOAT32, lambda x: None).faults
+    wanted = f"png_bytes: number {place} is not the map of the answer"
+    assert faults == (() if is_right else (wanted,))
+
+
 def test_kinds_of_outputs(models):
     for output, model in models.items():
         assert name_output(model) == output

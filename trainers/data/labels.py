@@ -40,8 +40,8 @@ class LabelOptions(NamedTuple):
             are. One of MAPS: an answer for each pixel.
         separator: What is between the labels in a cell of a table; None finds
             it.
-        depth_unit: Metres of one step of depths that are whole numbers; None
-            for those of 16 bits, a millimetre.
+        depth_unit: Metres of one step of depths; None for a millimetre in
+            whole numbers of 16 bits and a metre in floats.
         max_depth: Metres; what is farther is unknown. None has no limit.
     """
 

@@ -60,9 +60,11 @@ class MapRule(NamedTuple):
             return self._classes(numbers)
         unit = self.depth_unit
         if unit is None and numbers.dtype.kind in "iu":
-            if numbers.dtype == np.uint8:
+            bits = 8 * numbers.dtype.itemsize
+            if bits != 16:
                 raise ValueError(
-                    "has depths of 8 bits, whose unit --depth_unit must say"
+                    f"has depths of {bits} bits, whose unit --depth_unit must "
+                    "say"
                 )
             unit = MILLIMETRE
         depths = numbers.astype("float32") * np.float32(unit or 1)

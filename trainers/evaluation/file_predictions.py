@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TextIO
 
 from keras_vit.errors import message_of
-from keras_vit.models import DensePredictor
 from keras_vit.preprocessing import decode_predictions
 from trainers.data.labels import SEPARATORS
 from trainers.data.readers.csv_table import is_other_column
@@ -284,8 +283,6 @@ def _make_predict_maps(source, model, preprocess, map_names, out, use_windows):
             f"input_shape={model.input_shape}"
         )
     names = source.load_class_names()
-    if not names and isinstance(model, DensePredictor):
-        names = model.head.class_names
     names = names or [str(n) for n in range(model.output_shape[-1])]
     if preprocess is None:
         preprocess = source.preprocess

@@ -27,24 +27,35 @@ OVERLAYS = "overlays"  # The folder of the pictures for people.
 def name_maps(paths: Sequence[str]) -> dict[str, str]:
     """Return the names of the maps of image files, in a folder for all.
 
-    Folders that the files do not share are kept, and so are their endings
-    where files differ in nothing else.
+    Folders that the files do not share are kept, and so are all endings if
+    two files differ in nothing else.
 
     Example:
         >>> name_maps(["p/a.jpg", "p/b/c.png"])
         {'p/a.jpg': 'a.png', 'p/b/c.png': 'b/c.png'}
         >>> name_maps(["a.jpg", "a.gif"])
         {'a.jpg': 'a.jpg.png', 'a.gif': 'a.gif.png'}
+
+    Raises:
+        ValueError: If a map and a picture in `overlays` have one name.
     """
     whole = {path: os.path.abspath(path) for path in paths}
     common = os.path.commonpath([os.path.dirname(x) for x in whole.values()])
     names = {path: os.path.relpath(x, common) for path, x in whole.items()}
-    stems = [os.path.splitext(name)[0] for name in set(names.values())]
-    return {
-        path: f"{name if stems.count(stem) > 1 else stem}.png"
+    stems = {name: os.path.splitext(name)[0] for name in names.values()}
+    has_twins = len(set(stems.values())) < len(stems)
+    maps = {
+        path: f"{name if has_twins else stems[name]}.png"
         for path, name in names.items()
-        for stem in [os.path.splitext(name)[0]]
     }
+    overlays = {os.path.join(OVERLAYS, name) for name in maps.values()}
+    twice = sorted(overlays & {*maps.values()})
+    if twice:
+        raise ValueError(
+            f"`paths` must not be in a folder `{OVERLAYS}` beside others of "
+            f"the same names. Received: {twice[0]!r} twice among the results"
+        )
+    return maps
 
 
 def check_whole(preprocess: str, image_size: tuple[int, int]):

@@ -285,8 +285,8 @@ class Recipe:
     )
     depth_unit: float | None = option(
         None,
-        "With depth: metres of one step in maps of whole numbers. Default: "
-        "0.001 in those of 16 bits; others need it.",
+        "With depth: metres of one step in maps. Default: 0.001 in whole "
+        "numbers of 16 bits, 1 in floats; others need it.",
         range=POSITIVE,
     )
     mask_ratio: float | None = option(

@@ -218,18 +218,21 @@ class MeanIoU:
         """Return how many pixels of a class were found to be of another.
 
         Shapes:
-            maps: (B, H, W). logits: (B, H, W, C). weights: (B,).
-            returns: (C x C,): of each class, those of each answer.
+            maps: (B, H, W). logits: (B, H, W, C). weights: (B,), 0 for
+            missing images. returns: (C x C,): of each class, those of each
+            answer.
         """
         is_known, classes = split_unknown(maps)
         found = ops.cast(ops.argmax(logits, -1), "int32")
         places = ops.cast(classes, "int32") * self.num_classes + found
-        counts = ops.cast(is_known, "float32") * weights[:, None, None]
-        return ops.segment_sum(
-            ops.reshape(counts, (-1,)),
+        counts = ops.logical_and(is_known, (weights > 0)[:, None, None])
+        # In float32, a sum of ones would stop at 2^24.
+        sums = ops.segment_sum(
+            ops.reshape(ops.cast(counts, "int32"), (-1,)),
             ops.reshape(places, (-1,)),
             num_segments=self.size,
         )
+        return ops.cast(sums, "float32")
 
     def report(self, sums: np.ndarray) -> float:
         """Return the figure of sums of `measure`."""

@@ -3,9 +3,16 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from trainers.augment.augmentation import parse_augmentation, try_operations
-from trainers.augment.operations import BUILT_IN, MIXING, NORMALIZING
+from trainers.augment.operations import (
+    BUILT_IN,
+    MIXING,
+    NORMALIZING,
+    resize_map,
+)
+from trainers.augment.randaugment import ON_MAPS, RANDAUGMENT
 
 # Each moves pixels, or covers or recolours them.
 LINES = [
@@ -15,7 +22,6 @@ LINES = [
     "inception_crop(48, 0.2)",
     "pad_crop(9)",
     "random_crop(40)",
-    "random_erasing(0)",
     "resize(48)",
     "resize(48, antialias)",
     "resize_small(50)",
@@ -27,14 +33,15 @@ LINES = [
 @pytest.fixture(scope="module")
 def painted():
     """An image of cells of 16 x 16 pixels, and the map of its grey levels."""
-    cells = np.random.default_rng(0).permutation(20).reshape(4, 5)
+    cells = 1 + np.random.default_rng(0).permutation(20).reshape(4, 5)
     levels = np.kron(cells, np.ones((16, 16))).astype("float32")
     return np.repeat(levels[..., None] * 10, 3, -1), levels[..., None]
 
 
 def test_all_operations_are_tried():
     names = {line.split("(")[0] for line in "|".join(LINES).split("|")}
-    assert names == BUILT_IN - set(MIXING) - set(NORMALIZING) - {"randaugment"}
+    apart = {*MIXING, *NORMALIZING, "randaugment", "random_erasing"}
+    assert names == BUILT_IN - apart
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -42,7 +49,10 @@ def test_a_pattern_on_both_stays_one(line, painted):
     augmentation = parse_augmentation(line, (32, 32))
     known = 0
     for seed in range(20):
-        image, target = augmentation.both(*painted, tf.constant([seed, 1]))
+        draw = tf.constant([seed, 1])
+        image, target = augmentation.both(*painted, draw)
+        alone = augmentation.image(painted[0], draw)
+        np.testing.assert_array_equal(image, alone)
         image, target = np.asarray(image), np.asarray(target)[..., 0]
         assert image.shape[:2] == target.shape
         # Between two cells, the image is a mixture. Empty space is black.
@@ -51,8 +61,47 @@ def test_a_pattern_on_both_stays_one(line, painted):
         np.testing.assert_allclose(
             image[inner], np.repeat(expected[:, None], 3, 1), atol=1e-2
         )
+        # Of classes, there are no mixtures; no class stands for unknown.
+        assert np.isin(target[np.isfinite(target)], painted[1]).all()
         known += np.isfinite(target[inner]).sum()
     assert known > 1000
+
+
+@pytest.mark.parametrize("line", [x for x in LINES if "|" not in x])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_each_pixel_of_a_map_is_the_nearest(line, axis):
+    """An image of places is resized to places; a map, to whole ones."""
+    places = np.stack(np.mgrid[:60, :76], -1).astype("float32")
+    image = np.pad(places, [(0, 0), (0, 0), (0, 1)], constant_values=200)
+    augmentation = parse_augmentation(line, (32, 32))
+    for seed in range(5):
+        found, target = map(
+            np.asarray,
+            augmentation.both(
+                image, places[..., axis, None], tf.constant([seed, 1])
+            ),
+        )
+        inner = found[..., 2] > 199.99  # Not a mixture with empty space.
+        away = np.abs(found[..., axis] - target[..., 0])[inner]
+        assert len(away) > 200 and away.max() <= 0.51
+
+
+def test_what_is_erased_keeps_its_map(painted):
+    augmentation = parse_augmentation("random_erasing(1)", (32, 32))
+    image, target = augmentation.both(*painted, tf.constant([0, 1]))
+    assert not np.array_equal(image, painted[0])
+    np.testing.assert_array_equal(target, painted[1])
+
+
+def test_maps_are_resized_to_the_nearest_pixels_as_by_pillow():
+    """From odd sizes, no centre of a pixel is just between two."""
+    numbers = np.random.default_rng(0).random((15, 9), "float32")
+    numbers[:3] = np.nan
+    for height, width in ((24, 10), (7, 16), (31, 5), (8, 8)):
+        found = resize_map(numbers[..., None], (height, width))[..., 0]
+        image = Image.fromarray(numbers)
+        image = image.resize((width, height), Image.Resampling.NEAREST)
+        np.testing.assert_array_equal(found, np.asarray(image))
 
 
 def _away_from_edges(target, margin=3):
@@ -90,6 +139,26 @@ def test_randaugment_moves_both(painted):
             assert (found[~is_known] == 128).all()
     # Five of sixteen operations move pixels.
     assert 10 <= moved <= 30
+
+
+@pytest.mark.parametrize("name", RANDAUGMENT)
+def test_maps_stay_where_operations_of_randaugment_leave_pixels(name):
+    """Those that move none do alike with a mirrored image, and no others."""
+    rng = np.random.default_rng(3)
+    image = rng.integers(0, 256, (48, 40, 3), "uint8")
+    numbers = rng.random((48, 40, 1), "float32")
+
+    def apply(operations, pixels):
+        draws = 0.3, 1.0, tf.constant([0.5, 0.5])
+        return np.asarray(operations[name](tf.constant(pixels), *draws))
+
+    found = apply(RANDAUGMENT, image)
+    is_alike = all(
+        np.array_equal(apply(RANDAUGMENT, np.flip(image, axis)), mirrored)
+        for axis in (0, 1)
+        for mirrored in [np.flip(found, axis)]
+    )
+    assert is_alike == np.array_equal(apply(ON_MAPS, numbers), numbers)
 
 
 def test_cutmix_cuts_maps_alike():

@@ -120,6 +120,16 @@ def test_bad_pairs_are_named_and_skipped(folder, change, reason):
             list(eval_batches(dataset, **options, bad_examples=bad))
 
 
+def test_a_data_service_is_refused(folder):
+    with pytest.raises(ValueError, match="`data_service`.*cannot read"):
+        train_batches(
+            open_pairs(folder),
+            image_size=(16, 16),
+            batch_size=4,
+            data_service="grpc://x:1",
+        )
+
+
 def test_an_image_of_which_nothing_is_known_does_not_count(folder):
     dataset = open_pairs(folder)
     Image.new("L", (16, 16), 255).save(folder / "test/masks/0.png")
@@ -135,6 +145,12 @@ def test_an_image_of_which_nothing_is_known_does_not_count(folder):
     [
         ("oxford_iiit_pet", "segment", 3, {1: 0, 2: 1, 3: 2}),
         ("scene_parse150", "segment", 150, {0: None, 1: 0, 150: 149}),
+        (
+            "cityscapes/semantic_segmentation",
+            "segment",
+            19,
+            {0: None, 7: 0, 9: None, 26: 13, 33: 18},
+        ),
         ("nyu_depth_v2", "depth", 0, None),
     ],
 )
@@ -144,6 +160,7 @@ def test_maps_of_tensorflow_datasets(name, kind, classes, numbers, tmp_path):
 
     def as_dataset(builder, *arguments, **options):
         size = (480, 640) if kind == "depth" else (20, 30)
+        size = (1024, 2048) if "city" in name else size
         values = list(numbers or [0.5, 3.0])
         pixels = rng.integers(0, 256, (*size, 3), "uint8")
         found = rng.choice(values, size)
@@ -156,17 +173,20 @@ def test_maps_of_tensorflow_datasets(name, kind, classes, numbers, tmp_path):
             channels = np.stack([found, noise, noise], -1).astype("uint8")
             feature = {"annotation": encode(channels)}
         else:
-            feature = {
-                "segmentation_mask": encode(found[..., None].astype("uint8"))
-            }
+            key = "label" if "city" in name else "mask"
+            classes = found[..., None].astype("uint8")
+            feature = {f"segmentation_{key}": encode(classes)}
         example = {
-            "image": tf.io.encode_png(pixels),
+            "image_left" if "city" in name else "image": tf.io.encode_png(
+                pixels
+            ),
             "tfds_id": tf.constant("one"),
             **feature,
         }
         return tf.data.Dataset.from_tensors(example)
 
-    write_metadata(name, ["train", "test"], tmp_path)
+    write_metadata(name, ["train", "validation", "test"], tmp_path)
+    name = name.partition("/")[0]
     with tfds.testing.mock_data(
         num_examples=1, as_dataset_fn=as_dataset, data_dir=str(tmp_path)
     ):

@@ -18,22 +18,24 @@ NAN = np.nan
 def test_two_images_by_hand():
     tally = SegmentTally(["sky", "sea", "land"])
     maps = np.float32([[[0, 0], [1, NAN]], [[0, 1], [1, 1]]])
-    answers = np.array([[[0, 1], [1, 2]], [[0, 1], [0, 1]]])
+    answers = np.array([[[0, 1], [1, 2]], [[1, 1], [0, 1]]])
     tally.add(answers, maps)
     report = tally.report()
     np.testing.assert_array_equal(
-        tally.confusion, [[2, 1, 0], [1, 3, 0], [0, 0, 0]]
+        tally.confusion, [[1, 2, 0], [1, 3, 0], [0, 0, 0]]
     )
-    assert report["iou/sky"] == 2 / 4
-    assert report["iou/sea"] == 3 / 5
+    assert report["iou/sky"] == 1 / 4
+    assert report["iou/sea"] == 3 / 6
     assert "iou/land" not in report  # It is only where nothing is known.
-    assert report["mean_iou"] == pytest.approx((2 / 4 + 3 / 5) / 2)
-    assert report["pixel_accuracy"] == 5 / 7
+    assert report["mean_iou"] == pytest.approx((1 / 4 + 3 / 6) / 2)
+    assert report["pixel_accuracy"] == 4 / 7
+    assert report["mean_accuracy"] == pytest.approx((1 / 3 + 3 / 4) / 2)
     assert report["accuracy/sea"] == 3 / 4
-    assert report["precision/sky"] == 2 / 3
+    assert report["precision/sea"] == 3 / 5
     assert report["share/sea"] == 4 / 7
     assert report["num_examples"] == 2
-    assert tally.rows[0]["pixel_accuracy"] == 2 / 3
+    assert [row["pixel_accuracy"] for row in tally.rows] == [2 / 3, 2 / 4]
+    assert tally.rows[1]["mean_iou"] == (0 / 2 + 2 / 4) / 2
 
 
 def f1_by_counting(answer, truth, reach):
@@ -77,6 +79,7 @@ def f1_by_counting(answer, truth, reach):
 
 def test_borders_are_compared_within_a_reach():
     rng = np.random.default_rng(0)
+    tally, wanted = SegmentTally(["a", "b", "c"]), []
     for _ in range(5):
         truth = np.kron(rng.integers(0, 3, (3, 4)), np.ones((5, 5)))
         answer = np.roll(truth, rng.integers(0, 4, 2), (0, 1)).astype(int)
@@ -84,12 +87,17 @@ def test_borders_are_compared_within_a_reach():
         expected = f1_by_counting(answer, truth, 1.0)
         assert boundary_f1(answer, truth) == pytest.approx(expected)
         assert 0 < expected < 1
-    # A border that is 2 pixels off counts in an image of 300 x 200 pixels.
-    truth = np.zeros((300, 200))
+        tally.add(answer[None], truth[None])
+        wanted.append(expected)
+    nothing = np.zeros((1, 15, 20), int)  # No border: it does not count.
+    tally.add(nothing, nothing)
+    assert tally.report()["boundary_f1"] == pytest.approx(np.mean(wanted))
+    # One that is 3 pixels off counts in an image of 390 x 290 pixels.
+    truth = np.zeros((390, 290))
     truth[:, 100:] = 1
     assert boundary_f1(np.roll(truth, 1, 1)[:, 1:], truth[:, 1:]) == 1
-    moved = np.zeros((300, 200), int)
-    moved[:, 102:] = 1
+    moved = np.zeros((390, 290), int)
+    moved[:, 103:] = 1
     assert boundary_f1(moved, truth) == 1
     moved[:, 100:105] = 0
     assert boundary_f1(moved, truth) == 0
@@ -98,14 +106,21 @@ def test_borders_are_compared_within_a_reach():
 
 def test_depths_by_hand():
     tally = DepthTally(False, 10.0)
-    maps = np.float32([[[1, 2], [4, NAN]]])
-    answers = np.float32([[[1.2, 2], [2, 9]]])
+    maps = np.float32([[[1, 2], [4, NAN]], [[NAN, NAN], [NAN, 1]]])
+    # What is not in front of the camera is at a millimetre.
+    answers = np.float32([[[1.2, 2.6], [2.1, 9]], [[1, 1], [1, -1]]])
     tally.add(answers, maps)
     report = tally.report()
-    assert report["abs_rel"] == pytest.approx((0.2 + 0 + 0.5) / 3)
-    assert report["rmse"] == pytest.approx(np.sqrt((0.04 + 0 + 4) / 3))
-    assert report["delta1"] == pytest.approx(2 / 3)
-    assert report["delta3"] == pytest.approx(2 / 3)
+    # Of each image, and their mean.
+    assert report["abs_rel"] == pytest.approx(
+        ((0.2 + 0.3 + 1.9 / 4) / 3 + 0.999) / 2
+    )
+    assert report["rmse"] == pytest.approx(
+        (np.sqrt((0.04 + 0.36 + 1.9**2) / 3) + 0.999) / 2
+    )
+    assert report["delta1"] == pytest.approx(1 / 3 / 2)
+    assert report["delta2"] == pytest.approx(2 / 3 / 2)
+    assert report["delta3"] == pytest.approx(3 / 3 / 2)
 
 
 def test_outputs_up_to_scale_and_shift_are_fitted():

@@ -7,12 +7,14 @@ from keras import ops
 from sklearn.metrics import jaccard_score
 
 from trainers.evaluation.map_scores import DepthTally, SegmentTally
+from trainers.recipes.recipe import Recipe
 from trainers.training.map_objectives import (
     AbsRel,
     Delta1,
     MeanIoU,
     cross_entropy,
     dice_loss,
+    make_map_loss,
     metric_loss,
     relative_loss,
     share_right,
@@ -87,6 +89,36 @@ def test_dice_is_of_the_classes_that_occur(segments):
         each(expected, maps, shares_of(logits)),
         rtol=1e-5,
     )
+
+
+def test_hits_are_the_share_of_the_known_pixels(segments):
+    maps, logits = segments
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(share_right(maps, logits)),
+        each(lambda x, y: np.mean(x == y), maps, logits.argmax(-1)),
+        rtol=1e-6,
+    )
+
+
+def test_a_recipe_chooses_its_loss(segments, depths):
+    maps, logits = segments
+    recipe = Recipe(objective="segment", label_smoothing=0.2, dice_weight=0.5)
+    parts = make_map_loss(recipe, NUM_CLASSES)
+    both = cross_entropy(maps, logits, 0.2) + 0.5 * dice_loss(maps, logits)
+    np.testing.assert_allclose(parts["loss"](maps, logits), both, rtol=1e-6)
+    # Figures compare runs of any smoothing.
+    plain = cross_entropy(maps, logits)
+    np.testing.assert_array_equal(parts["eval_loss"](maps, logits), plain)
+    maps, found = depths
+    for kind, loss in (("metric", metric_loss), ("relative", relative_loss)):
+        recipe = Recipe(objective="depth", depth_loss=kind, max_depth=7.0)
+        parts = make_map_loss(recipe, 0)
+        np.testing.assert_array_equal(
+            parts["loss"](maps, found[..., None]), loss(maps, found)
+        )
+        for figure in parts["figures"]:
+            assert figure.is_relative == (kind == "relative")
+            assert figure.max_depth == 7.0
 
 
 def test_losses_of_unknown_images_are_0_and_unmoved_by_unknown_pixels(
@@ -180,6 +212,15 @@ def test_mean_iou_is_that_of_scikit_learn_and_of_the_evaluation(segments):
     tally = SegmentTally(["a", "b", "c", "d"])
     tally.add(tally.answer(logits[::2], maps[::2]), maps[::2])
     assert tally.report()["mean_iou"] == pytest.approx(expected)
+
+
+def test_pixels_are_counted_beyond_the_whole_numbers_of_float32():
+    """Up to 2^24: a batch may have more of a class."""
+    count = 2**24 + 64
+    maps = np.zeros((1, 1, count), "float32")
+    figure = MeanIoU(1)
+    sums = figure.measure(maps, maps[..., None], np.ones(1, "float32"))
+    assert ops.convert_to_numpy(sums).tolist() == [count]
 
 
 @pytest.mark.parametrize("is_relative", [False, True])

@@ -348,6 +348,20 @@ def test_maps_of_photos_are_written(runs, folders, kind, tmp_path):
     assert text.getvalue().count(str(out)) == 2
 
 
+def test_the_file_of_a_model_names_its_classes(runs, tmp_path):
+    """Alone, without the folder of its run."""
+    path = shutil.copy(runs["segment"].model_path, tmp_path)
+    photo = str(tmp_path / "photo.png")
+    Image.new("RGB", (8, 8), (200, 0, 0)).save(photo)
+    sources = runs["segment"], NamedModel(path)
+    rows = [
+        next(predict_each(source, [photo], out=str(tmp_path / "out")))
+        for source in sources
+    ]
+    assert rows[0] == rows[1]
+    assert {name for name, _ in rows[1].classes} <= set(NAMES)
+
+
 def test_large_photos_are_read_in_windows(runs, tmp_path):
     """Each quarter of a photo of four is that of the quarter alone."""
     pixels = np.random.default_rng(0).integers(0, 256, (8, 24, 3), "uint8")
@@ -387,6 +401,7 @@ def digits_run(tmp_path):
 def test_bad_pairs_are_findings(folders, tmp_path):
     folder = write_pairs(tmp_path / "data", count=8)
     (folder / "classes.txt").write_text("floor\nred\n")
+    Image.new("L", (16, 12), 255).save(folder / "masks/0.png")
     (folder / "masks/1.png").unlink()
     Image.new("L", (5, 5), 1).save(folder / "masks/2.png")
     recipe = Recipe(dataset=f"pairs:{folder}", objective="segment")
@@ -398,7 +413,8 @@ def test_bad_pairs_are_findings(folders, tmp_path):
         if image.fault
     }
     # The second half of the squares is of a class that is not named.
-    assert set(faults) == {"1.png", "2.png", "3.png", "5.png", "7.png"}
+    assert set(faults) == {f"{n}.png" for n in (0, 1, 2, 3, 5, 7)}
+    assert faults["0.png"].startswith("nothing is known of any pixel")
     assert faults["1.png"].endswith("1.png is not there")
     assert "the map has 5 x 5 pixels, the image 12 x 16" in faults["2.png"]
     assert "the class 2, but the 2 classes" in faults["3.png"]
@@ -406,7 +422,7 @@ def test_bad_pairs_are_findings(folders, tmp_path):
     assert {image.labels for image in good} == {("floor", "red")}
     found = find(images, dataset.class_names, find_unread(dataset))
     errors = [str(x) for x in found if x.level == "error"]
-    assert len(errors) == 5
+    assert len(errors) == 6
     page = tmp_path / "page.html"
     write_data_page(page, dataset.name, images, dataset.class_names, found)
     assert "is not there" in page.read_text()

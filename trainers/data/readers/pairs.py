@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import dataclasses
-import itertools
 import os
 import random
 
@@ -136,20 +135,12 @@ def _check_classes(path, maps):
     """Raise a ValueError unless some maps have a class beside 0."""
     tried = random.Random(0).sample(maps, min(NUM_TRIED, len(maps)))
     for some in (tried, maps):  # Most images may lack what is looked for.
-        arrays = _read_all(some)
-        first = next(arrays, None)
-        if first is None:
-            continue
         has_ignored, found = False, set()
-        for numbers in itertools.chain([first], arrays):
+        for numbers in _read_all(some):
             found.update(find_classes([numbers]).tolist())
             has_ignored |= bool((numbers == IGNORED).any())
         if found - {0}:
             return
-        if has_ignored:
-            break
-    else:
-        has_ignored = False
     advice = (
         f" and {IGNORED} alone, which stands for pixels that do not count; "
         "write 1 for the second class"
@@ -256,7 +247,12 @@ def _pair(images, maps):
     by_stem = {}
     for file in walk(maps):
         if is_image_name(file):
-            by_stem[_stem(file, maps)] = file
+            other = by_stem.setdefault(_stem(file, maps), file)
+            if other != file:
+                raise ValueError(
+                    "`dataset=pairs:PATH` must have one map an image. "
+                    f"Received: {printable(other)} and {printable(file)}"
+                )
     rows = []
     for file in list_images(images):
         stem = _stem(file, images)

@@ -8,6 +8,7 @@ from tests.trainers.made import write_pairs
 from trainers.data.datasets import open_dataset
 from trainers.data.labels import LabelOptions
 from trainers.data.maps import MapRule
+from trainers.data.readers import pairs
 from trainers.data.readers.pairs import PairFiles, open_pairs
 
 SEGMENT, DEPTH = LabelOptions("segment"), LabelOptions("depth")
@@ -71,6 +72,10 @@ def test_folders_inside_are_the_same_for_both(tmp_path):
     for name in "ab":
         path = rows[str(tmp_path / f"images/{name}/x.jpg")]
         assert path == str(tmp_path / f"masks/{name}/x.png")
+    twin = save(tmp_path / "masks/a/x.tif", np.zeros((4, 4), "uint8"))
+    with pytest.raises(ValueError, match="one map an image.*x.* and .*x"):
+        open_pairs(str(tmp_path), SEGMENT)
+    twin.unlink()
     # The missing one is noticed where it is read.
     missing = rows[str(tmp_path / "images/a/y.jpg")]
     with pytest.raises(ValueError, match="a/y.png is not there"):
@@ -95,6 +100,10 @@ def test_a_table_names_both(tmp_path):
     table.write_text("image,mask\nimages/9.png,masks/9.png\n")
     with pytest.raises(ValueError, match="line 2.*there is no file"):
         open_pairs(str(table), SEGMENT)
+    twice = "images/1.png,masks/1.png\nimages/1.png,masks/2.png\n"
+    table.write_text("image,mask\n" + twice)
+    with pytest.raises(ValueError, match="one line an image.*1.png twice"):
+        open_pairs(str(table), SEGMENT)
     table.write_text("image,label\nimages/1.png,cat\n")
     with pytest.raises(ValueError, match="without these columns"):
         open_pairs(str(table), SEGMENT)
@@ -108,6 +117,16 @@ def test_masks_of_0_and_255_are_refused(tmp_path):
     with pytest.raises(ValueError, match="write 1 for the second class"):
         open_pairs(str(tmp_path), SEGMENT)
     save(tmp_path / "masks/2.png", np.uint8([[0, 0], [0, 1]]))
+    assert open_pairs(str(tmp_path), SEGMENT).class_names == ["0", "1"]
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_class_may_be_in_a_single_map(place, tmp_path, monkeypatch):
+    """Whichever map is read first."""
+    monkeypatch.setattr(pairs, "NUM_TRIED", 1)
+    for n in range(3):
+        save(tmp_path / f"images/{n}.png", np.full((4, 4, 3), n, "uint8"))
+        save(tmp_path / f"masks/{n}.png", np.uint8([[0, 255, n == place]]))
     assert open_pairs(str(tmp_path), SEGMENT).class_names == ["0", "1"]
 
 
@@ -173,6 +192,8 @@ def test_numbers_of_pixels_are_classes(read, tmp_path):
     listed = MapRule("segment", 2, classes=(-1, 1, 0))
     found = read(np.uint8([[0, 1, 2, 3, 255]]), listed)
     np.testing.assert_array_equal(found, [[nan, 1, 0, nan, nan]])
+    found = listed.interpret(np.array([[-3, -1, 2]]))
+    np.testing.assert_array_equal(found, [[nan, nan, 0]])
 
 
 def test_numbers_of_pixels_are_depths(read, tmp_path):
@@ -190,23 +211,31 @@ def test_numbers_of_pixels_are_depths(read, tmp_path):
     np.save(tmp_path / "a.npy", metres[..., None])
     found = depths.read((tmp_path / "a.npy").read_bytes())
     np.testing.assert_allclose(found, [[0.5, nan, nan, nan]])
-    with pytest.raises(ValueError, match="--depth_unit"):
-        read(np.uint8([[1, 2]]), depths)
+    # A picture of 32 bits whose numbers fit into 16 may be one of those.
+    found = read(np.int32([[0, 65535]]), depths, ending="tiff")
+    np.testing.assert_allclose(found, [[nan, 65.535]])
     halves = MapRule("depth", depth_unit=0.5)
-    np.testing.assert_allclose(read(np.uint8([[1, 3]]), halves), [[0.5, 1.5]])
+    for numbers in (np.uint8([[1, 3]]), np.int32([[1, 70000]]), metres[:, :1]):
+        ending = "png" if numbers.dtype == np.uint8 else "tiff"
+        found = read(numbers, halves, ending=ending)
+        np.testing.assert_allclose(found, numbers / 2)
+        if numbers.dtype.kind != "f":
+            with pytest.raises(ValueError, match="bits, whose unit --depth_"):
+                read(numbers, depths, ending=ending)
 
 
 @pytest.mark.parametrize(
     ("numbers", "mode", "fault"),
     [
         (np.uint8([[3]]), None, "the class 3, but the 3 classes"),
+        (np.int32([[1, -2]]), None, "the class -2"),
         (np.uint8([[[1, 2, 3]]]), None, "has colours"),
         (np.zeros((1, 1, 4), "uint8"), "RGBA", "has colours"),
         (np.float32([[1.0]]), None, "no whole numbers"),
     ],
 )
 def test_other_maps_are_refused(read, numbers, mode, fault):
-    ending = "tiff" if numbers.dtype == "float32" else "png"
+    ending = "png" if numbers.dtype == "uint8" else "tiff"
     with pytest.raises(ValueError, match=fault):
         read(numbers, mode=mode, ending=ending)
 
