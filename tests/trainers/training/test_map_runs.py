@@ -318,7 +318,7 @@ def test_bad_pairs_are_findings(folders, tmp_path):
     }
     # The second half of the squares is of a class that is not named.
     assert set(faults) == {"1.png", "2.png", "3.png", "5.png", "7.png"}
-    assert faults["1.png"].endswith("1.png is not there")
+    assert faults["1.png"] == "the map is not there"
     assert "the map has 5 x 5 pixels, the image 12 x 16" in faults["2.png"]
     assert "the class 2, but the 2 classes" in faults["3.png"]
     good = [image for image in images if not image.fault]

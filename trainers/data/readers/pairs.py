@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import dataclasses
-import itertools
 import os
 import random
 
@@ -134,22 +133,27 @@ def open_pairs(path: str, options: LabelOptions) -> PairFiles:
 
 def _check_classes(path, maps):
     """Raise a ValueError unless some maps have a class beside 0."""
+    received = f"Received: PATH={path!r}, {len(maps)} maps"
     tried = random.Random(0).sample(maps, min(NUM_TRIED, len(maps)))
+    has_ignored = has_classes = False
     for some in (tried, maps):  # Most images may lack what is looked for.
-        arrays = _read_all(some)
-        first = next(arrays, None)
-        if first is None:
-            continue
-        has_ignored, found = False, set()
-        for numbers in itertools.chain([first], arrays):
+        found = set()
+        for numbers in _read_all(some):
+            has_classes |= numbers.dtype.kind in "iu"
             found.update(find_classes([numbers]).tolist())
             has_ignored |= bool((numbers == IGNORED).any())
         if found - {0}:
             return
         if has_ignored:
             break
-    else:
-        has_ignored = False
+    if maps and not has_classes:
+        try:
+            PairFiles([], {}).load_map(os.fsencode(maps[0]))
+        except ValueError as error:
+            raise ValueError(
+                "`dataset=pairs:PATH` must have maps with classes. "
+                f"{received}, of which {error}"
+            ) from None
     advice = (
         f" and {IGNORED} alone, which stands for pixels that do not count; "
         "write 1 for the second class"
@@ -158,7 +162,7 @@ def _check_classes(path, maps):
     )
     raise ValueError(
         "`dataset=pairs:PATH` must have maps of two classes or more. "
-        f"Received: PATH={path!r}, {len(maps)} maps of class 0{advice}"
+        f"{received} of class 0{advice}"
     )
 
 

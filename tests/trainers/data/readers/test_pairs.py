@@ -111,6 +111,15 @@ def test_masks_of_0_and_255_are_refused(tmp_path):
     assert open_pairs(str(tmp_path), SEGMENT).class_names == ["0", "1"]
 
 
+def test_masks_of_colours_alone_are_refused_as_such(tmp_path):
+    for n in range(3):
+        for name in ("images", "masks"):
+            pixels = np.uint8([[[n, 0, 0], [0, 9, 0]]])
+            save(tmp_path / name / f"{n}.png", pixels)
+    with pytest.raises(ValueError, match="3 maps, of which .* has colours"):
+        open_pairs(str(tmp_path), SEGMENT)
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [("a\n", "1 of them"), ("a\n\nb", "an empty line"), ("a\nb\na", "twice")],
