@@ -350,6 +350,9 @@ def _not_of_the_form(path, kind):
     if os.path.isdir(path):
         listed = ", ".join(list_folders(path)[:5])
         found = f"a folder with {listed or 'no folders'}"
+        other = next(other for other in OF_KIND if other != kind)
+        if all(_find_both(list_folders(path), other)):
+            found += f", which --objective={other} reads"
     elif os.path.isfile(path):
         found = "a table without these columns"
     return ValueError(

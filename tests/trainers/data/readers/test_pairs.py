@@ -134,7 +134,9 @@ def test_other_folders_are_refused(tmp_path):
     with pytest.raises(ValueError, match="no such folder"):
         open_pairs(str(tmp_path / "none"), SEGMENT)
     write_pairs(tmp_path, "depth")
-    with pytest.raises(ValueError, match="a folder with depths, images"):
+    with pytest.raises(
+        ValueError, match="depths, images, which --objective=depth"
+    ):
         open_pairs(str(tmp_path), SEGMENT)
     with pytest.raises(ValueError, match="--objective=segment or depth"):
         open_dataset(f"pairs:{tmp_path}")
