@@ -13,6 +13,7 @@ from PIL import Image
 
 from keras_vit.models import DensePredictor
 from tests.trainers.made import assert_same_weights, write_pairs
+from trainers.commands import open_source
 from trainers.data.datasets import open_dataset
 from trainers.data.inspection import (
     find,
@@ -97,6 +98,18 @@ def test_the_model_knows_its_task(runs, kind):
     assert model.head.class_names == expected
     rows = read_metrics(runs[kind].metrics_path)
     assert rows[-1]["loss"] < rows[0]["loss"]
+
+
+def test_the_file_of_a_model_reads_the_maps_of_its_kind(runs, folders, kind):
+    path = f"pairs:{folders[kind]}"
+    source, dataset = open_source(
+        model=str(runs[kind].model_path), dataset=path
+    )
+    assert dataset.maps.kind == kind
+    found = evaluate(source, dataset, batch_size=4)
+    expected = evaluate(runs[kind], open_kind(folders, kind), batch_size=4)
+    score = {"segment": "mean_iou", "depth": "abs_rel"}[kind]
+    assert found[score] == expected[score]
 
 
 def test_the_evaluation_has_the_figures_of_the_training(runs, folders, kind):
