@@ -21,12 +21,14 @@ from trainers.data.inspection import (
     inspect_images,
     write_data_page,
 )
+from trainers.evaluation.calibration import calibrate_classes
 from trainers.evaluation.evaluation import evaluate
 from trainers.evaluation.file_predictions import (
     OUTPUT_FORMS,
     expand_folders,
     predict_each,
 )
+from trainers.evaluation.probing import probe
 from trainers.recipes.recipe import Recipe
 from trainers.training.report import read_metrics
 from trainers.training.run_folder import NamedModel, RunFolder
@@ -298,6 +300,14 @@ def test_large_photos_are_read_in_windows(runs, tmp_path):
     # Only one window covers the first and the last columns.
     np.testing.assert_allclose(found[:, :3], ends[0, :, :3, 0], atol=1e-3)
     np.testing.assert_allclose(found[:, -3:], ends[1, :, -3:, 0], atol=1e-3)
+
+
+def test_runs_of_maps_are_not_probed_or_calibrated(runs, folders, kind):
+    dataset = open_kind(folders, kind)
+    with pytest.raises(ValueError, match="classes of images, not of pixels"):
+        probe(runs[kind], dataset)
+    with pytest.raises(ValueError, match="`run_dir`.*gives an image one"):
+        calibrate_classes(runs[kind], dataset)
 
 
 def test_maps_need_a_folder_and_classes_do_not(runs, digits_run, tmp_path):
