@@ -23,7 +23,7 @@ from trainers.data.datasets import (
     open_dataset,
 )
 from trainers.data.decoding import DataError, describe_error
-from trainers.data.labels import AUTO, LabelOptions
+from trainers.data.labels import AUTO, DEPTH, SEGMENT, LabelOptions
 from trainers.data.pixels import PixelOptions
 from trainers.engine.checkpoints import CheckpointError
 from trainers.engine.cluster import WorkerConfig
@@ -73,7 +73,10 @@ def open_source(
             "`dataset` must be given with `model`. Received: dataset=None"
         )
     if model and labels.kind == "auto":
-        stated = NamedModel(model).label_options
+        named = NamedModel(model)
+        stated = named.label_options
+        if not stated.has_maps and dataset.startswith("pairs:"):
+            stated = map_options_of(named)
         labels = stated if stated.has_maps else labels
     hint = ""
     if run_dir:
@@ -113,6 +116,22 @@ def open_source(
     if names is None:
         names = source.stated_class_names()
     return source, data.with_forms_of(names)
+
+
+def map_options_of(source: NamedModel) -> LabelOptions:
+    """Return how the maps for a model are read: classes or depths.
+
+    Raises:
+        ValueError: If the model has no answer for each pixel.
+    """
+    shape = source.load_model().output_shape
+    if len(shape) != 4:
+        raise ValueError(
+            "`model` must have an answer for each pixel, for a data set of "
+            f"pairs:PATH. Received: model={source.path_or_name!r}, "
+            f"output_shape={shape}"
+        )
+    return LabelOptions(DEPTH if shape[-1] == 1 else SEGMENT)
 
 
 def pixels_of(source: RunFolder | NamedModel) -> PixelOptions:

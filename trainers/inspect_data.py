@@ -9,6 +9,7 @@ if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
 
     begin("trainers.inspect_data")
 
+import collections
 import sys
 
 from absl import flags
@@ -89,7 +90,14 @@ def check_out(folder: Path):
 
 
 def describe_counts(images, class_names) -> str:
-    """Return the number of images of each class, and of labels, as tables."""
+    """Return the number of images of each class, and of labels, as tables.
+
+    Without classes, that of each split.
+    """
+    if not class_names:
+        splits = collections.Counter(image.split for image in images)
+        rows = [[split, f"{n:,}"] for split, n in splits.items()]
+        return format_table(["split", "images"], rows)
     counts = count_classes(images, class_names)
     rows = [
         [name, *(f"{numbers[name]:,}" for numbers in counts.values())]

@@ -430,7 +430,10 @@ def check_vision_transformer(model):
     if isinstance(model, VisionTransformer):
         return
     advice, calls = "", list(find_vision_transformers(model))
-    layers = model.layers if isinstance(model, keras.Model) else ()
+    # Other models of this package have their configurations.
+    is_plain = not isinstance(model, TunableModel)
+    is_plain &= isinstance(model, keras.Model)
+    layers = model.layers if is_plain else ()
     if calls:
         advice = f" Pass the one inside of it: {' or '.join(calls)}."
     elif any(isinstance(layer, PatchEncoder) for layer in layers):

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer
+from keras_vit.models import DenseConfig, dense_predictor
 from keras_vit.models.vit import check_vision_transformer
 from tests.tiny import tiny_config
 
@@ -43,6 +44,9 @@ def test_a_clone_without_a_configuration_is_told_apart():
     vit = make()
     with pytest.raises(ValueError, match="from_config.*Received: Functional"):
         check_vision_transformer(keras.models.clone_model(vit))
+    dense = dense_predictor(vit, DenseConfig(2, blocks=(0,)))
+    with pytest.raises(ValueError, match="Transformer. Received: DensePred"):
+        check_vision_transformer(dense)
     copy = VisionTransformer.from_config(vit.get_config())
     copy.set_weights(vit.get_weights())
     check_vision_transformer(copy)

@@ -19,7 +19,9 @@ def is_file_list(name: str) -> bool:
 def check_is_no_path(name: str):
     """Raise a ValueError if the name of a data set is a path without a kind."""
     path = os.path.expanduser(name)
-    if os.path.isdir(path):
+    if os.path.isdir(os.path.join(path, "images")):
+        kind, what = "pairs", "a folder of images and maps"
+    elif os.path.isdir(path):
         kind, what = "folder", "a folder of images"
     elif os.path.isfile(path) and name.lower().endswith((".csv", ".tsv")):
         kind, what = "csv", "a table of images"

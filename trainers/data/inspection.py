@@ -26,7 +26,8 @@ from keras_vit.tables import list_first
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import FILE_ERRORS, decode_file
 from trainers.data.file_lists import FILE_LISTS
-from trainers.data.labels import classes_of
+from trainers.data.labels import SEGMENT, classes_of
+from trainers.data.map_pictures import limits_of, paint_over
 from trainers.data.maps import check_size
 from trainers.data.pixels import USUAL, PixelOptions
 from trainers.data.readers.folder import (
@@ -36,6 +37,7 @@ from trainers.data.readers.folder import (
 )
 from trainers.data.readers.image_files import ImageFiles
 from trainers.data.readers.image_paths import can_read_heif, printable
+from trainers.data.readers.pairs import PairFiles
 from trainers.data.splits import EVAL_SPLITS, meaning_of
 from trainers.pages import make_table, write_html
 from trainers.paths import as_path
@@ -45,6 +47,23 @@ KEPT = 8  # Lowest frequencies in each direction.
 LEAST_CONTRAST = 4.0  # Standard deviation of grey levels; less looks alike.
 ORIENTATION = 0x0112  # Tag of Exif.
 THUMBNAIL_SIDE = 96
+
+
+class PixelAnswers(NamedTuple):
+    """The map of an image.
+
+    Shapes:
+        found: (H, W); NaN where nothing is known.
+
+    Args:
+        found: The class or the depth of each pixel.
+        label: Its classes or its range of depths, as text.
+        classes: The classes of its pixels; () of depths.
+    """
+
+    found: np.ndarray
+    label: str
+    classes: tuple[str, ...] = ()
 
 
 class Examined(NamedTuple):
@@ -64,6 +83,8 @@ class Examined(NamedTuple):
         num_frames: Number of frames.
         is_transparent: Whether a pixel is not opaque.
         thumbnail: A small JPEG of it.
+        map_thumbnail: One with its map over it, if it has an answer for each
+            pixel.
         labels: Its labels, if it may have several; None for one class.
         levels: See `read_levels`.
         has_range: Whether a range says which numbers are black and white.
@@ -81,6 +102,7 @@ class Examined(NamedTuple):
     num_frames: int = 1
     is_transparent: bool = False
     thumbnail: bytes = b""
+    map_thumbnail: bytes = b""
     labels: tuple[str, ...] | None = None
     levels: tuple[float, float] | None = None
     has_range: bool = False
@@ -97,7 +119,7 @@ def examine(
     labels: str | tuple[str, ...],
     encoded: bytes,
     pixels: PixelOptions = USUAL,
-    read_map: Callable[[tuple[int, int]], tuple[str, ...]] | None = None,
+    read_map: Callable[[tuple[int, int]], PixelAnswers] | None = None,
 ) -> Examined:
     """Return the properties of an image.
 
@@ -108,23 +130,23 @@ def examine(
         encoded: The bytes of the file.
         pixels: How they are read.
         read_map: With an answer for each pixel: takes the size of the image
-            and returns the classes of its pixels, as its labels. Raises a
-            ValueError if the map is none of the image.
+            and returns its map. Raises a ValueError if that is none of the
+            image.
     """
     levels = read_levels(encoded)
     digest = hashlib.sha256(encoded).hexdigest()
     label, several = labels, None
     if isinstance(labels, tuple):
         label, several = ", ".join(labels) or "no label", labels
-    fault = ""
+    fault, answers = "", None
     try:
         image = decode_file(encoded, pixels)
     except ValueError as error:
         fault = describe_fault(encoded, error)
     if read_map and not fault:
         try:
-            several = read_map(image.shape[:2])
-            label = ", ".join(several)
+            answers = read_map(image.shape[:2])
+            label, several = answers.label, answers.classes
         except ValueError as error:
             fault = str(error)
     if fault:
@@ -140,6 +162,7 @@ def examine(
         digest,
         look=compute_look(shown),
         thumbnail=make_thumbnail(shown),
+        map_thumbnail=make_map_thumbnail(shown, answers) if answers else b"",
         labels=several,
         levels=levels,
         has_range=pixels.pixel_range is not None,
@@ -271,6 +294,26 @@ def make_thumbnail(pixels: np.ndarray, side: int = THUMBNAIL_SIDE) -> bytes:
     return stream.getvalue()
 
 
+def make_map_thumbnail(
+    pixels: np.ndarray, answers: PixelAnswers, side: int = THUMBNAIL_SIDE
+) -> bytes:
+    """Return a JPEG of an image with its map over it.
+
+    Shapes:
+        pixels: (H, W, 3), uint8.
+    """
+    from PIL import Image
+
+    step = -(-max(pixels.shape) // side)  # Classes have no mean.
+    image, found = pixels[::step, ::step], answers.found[::step, ::step]
+    limits = None if answers.classes else limits_of(found)
+    painted = paint_over(image / 255, found, limits)
+    stream = io.BytesIO()
+    painted = Image.fromarray(np.round(255 * painted).astype("uint8"))
+    painted.save(stream, "JPEG", quality=80)
+    return stream.getvalue()
+
+
 HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
 
 
@@ -298,7 +341,7 @@ def inspect_images(dataset: ImageDataset) -> list[Examined]:
                 read_map = None
                 if dataset.maps:
                     read_map = functools.partial(
-                        read_pixel_classes, dataset, labels
+                        read_pixel_answers, dataset, labels
                     )
                     labels = ()
                 waiting.append(
@@ -343,10 +386,10 @@ def read_files(
         yield printable(name.numpy()), labels, encoded
 
 
-def read_pixel_classes(
+def read_pixel_answers(
     dataset: ImageDataset, label, size: tuple[int, int]
-) -> tuple[str, ...]:
-    """Return the classes that the pixels of an image have; () of depths.
+) -> PixelAnswers:
+    """Return the map of an image.
 
     Args:
         dataset: A data set with an answer for each pixel.
@@ -357,13 +400,22 @@ def read_pixel_classes(
         ValueError: If the map cannot be read, nothing is known of any pixel,
             or it is of another size.
     """
-    found = dataset.reader.load_map(label)
+    try:
+        found = dataset.reader.load_map(label)
+    except ValueError as error:
+        if not isinstance(dataset.reader, PairFiles):
+            raise
+        # Without the name: the same fault of many files is one finding.
+        path = printable(os.fsdecode(label))
+        raise ValueError(str(error).replace(path, "the map")) from None
     check_size(found, size)
     known = np.unique(found[np.isfinite(found)])
     if not len(known):
         raise ValueError("nothing is known of any pixel of the map")
-    names = dataset.class_names
-    return tuple(names[int(index)] for index in known) if names else ()
+    if dataset.maps.kind != SEGMENT:
+        return PixelAnswers(found, f"{known[0]:.3g} to {known[-1]:.3g} m")
+    classes = tuple(dataset.class_names[int(index)] for index in known)
+    return PixelAnswers(found, ", ".join(classes), classes)
 
 
 NUM_FILES_LISTED = 10  # Files that a line of text names.
@@ -508,11 +560,13 @@ def judge_balance(images, class_names, is_balanced) -> Iterator[Finding]:
     largest = max(totals, key=totals.get)
     smallest = min(totals, key=totals.get)
     if totals[largest] > LARGEST_IMBALANCE * totals[smallest]:
+        # Classes of pixels cannot be weighted.
+        has_maps = any(image.map_thumbnail for image in images)
+        is_useless = is_balanced or has_maps or not totals[smallest]
         yield Finding(
             "warning",
             f"{largest!r} has {totals[largest]:,} images, {smallest!r} only "
-            f"{totals[smallest]:,}"
-            + ("" if is_balanced or not totals[smallest] else BALANCE_ADVICE),
+            f"{totals[smallest]:,}" + ("" if is_useless else BALANCE_ADVICE),
         )
 
 
@@ -844,21 +898,13 @@ def write_data_page(
     findings: Sequence[Finding],
 ):
     """Write the counts, the findings and a contact sheet of a data set."""
+    of_classes = f" of {len(class_names):,} classes" if class_names else ""
     parts = [
-        f"<p>{len(images):,} images of {len(class_names):,} classes.</p>",
+        f"<p>{len(images):,} images{of_classes}.</p>",
         "<h2>Findings</h2>",
         *(_finding(finding) for finding in findings),
         "" if findings else "<p>Nothing was found.</p>",
-        "<h2>Images of each class</h2>",
-        _table(images, class_names),
-        *(
-            f"<h2>{title}</h2>"
-            + make_table(
-                [title, "images"],
-                [(name, [f"<td>{n:,}</td>"]) for name, n in counts.items()],
-            )
-            for title, counts in count_label_sets(images).items()
-        ),
+        *(_counts(images, class_names) if class_names else ()),
         "<h2>Contact sheet</h2>",
         *_sheet(images, class_names),
     ]
@@ -885,6 +931,18 @@ def _finding(finding):
     )
 
 
+def _counts(images, class_names):
+    """Yield the numbers of images of each class, and of labels."""
+    yield "<h2>Images of each class</h2>"
+    yield _table(images, class_names)
+    for title, counts in count_label_sets(images).items():
+        yield f"<h2>{title}</h2>"
+        yield make_table(
+            [title, "images"],
+            [(name, [f"<td>{n:,}</td>"]) for name, n in counts.items()],
+        )
+
+
 def _table(images, class_names):
     counts = count_classes(images, class_names)
     rows = [
@@ -895,14 +953,15 @@ def _table(images, class_names):
 
 
 def _sheet(images, class_names):
-    """Yield the first images of each class."""
+    """Yield the first images of each class, or of each split."""
     of_class = {}
     for image in images:
-        for name in image.classes:
+        for name in image.classes if class_names else [""]:
             of_class.setdefault((name, image.split), []).append(image)
     splits = dict.fromkeys(image.split for image in images)
-    for name in class_names[:NUM_CLASSES]:
-        yield f"<h3>{html.escape(name)}</h3>"
+    for name in class_names[:NUM_CLASSES] or [""]:
+        if name:
+            yield f"<h3>{html.escape(name)}</h3>"
         for split in splits:
             rows = of_class.get((name, split), [])[:NUM_SAMPLES]
             if rows:
@@ -915,10 +974,16 @@ def _pictures(images):
 
 def _picture(image):
     name = html.escape(image.name, quote=True)
-    if image.thumbnail:
-        data = base64.b64encode(image.thumbnail).decode()
-        shown = f'<img src="data:image/jpeg;base64,{data}" alt="{name}">'
-    else:
+    shown = "".join(
+        '<img src="data:image/jpeg;base64,'
+        f'{base64.b64encode(data).decode()}" alt="{alt}">'
+        for data, alt in (
+            (image.thumbnail, name),
+            (image.map_thumbnail, "with its map"),
+        )
+        if data
+    )
+    if not shown:
         shown = '<div class="none">cannot be read</div>'
     width, height = image.size
     facts = f"{image.label}, {image.split}"

@@ -257,7 +257,7 @@ def check_choices(run, dataset, score, refuse):
             f"Received: refuse={refuse}"
         )
     names = run.load_class_names()
-    if run.has_several_labels or len(names) < 2:
+    if dataset.maps or run.has_several_labels or len(names) < 2:
         raise ValueError(
             "`run_dir` must hold a model of two classes or more that gives an "
             f"image one of them. Received: run_dir={str(run)!r}"

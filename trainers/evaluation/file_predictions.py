@@ -192,16 +192,21 @@ def make_predict_files(
     """
     model = source.load_model()
     has_maps = len(model.output_shape) == 4
-    if (
-        has_maps != bool(out)
-        or (has_maps and coverage)
-        or (use_windows and not has_maps)
-    ):
+    if has_maps and not out:
         raise ValueError(
-            "`out` and `windows` are for a model with an answer for each "
-            "pixel, which needs `out`, a folder for its maps, and has no "
-            f"`coverage`. Received: out={out!r}, windows={use_windows}, "
-            f"coverage={coverage}, output_shape={model.output_shape}"
+            "`out` must be a folder for the maps, as the model has an answer "
+            f"for each pixel. Received: out={out!r}"
+        )
+    if has_maps and coverage:
+        raise ValueError(
+            "`coverage` needs a model of classes of images, not of pixels. "
+            f"Received: coverage={coverage}"
+        )
+    if not has_maps and (out or use_windows):
+        raise ValueError(
+            "`out` and `windows` need a model with an answer for each pixel. "
+            f"Received: out={out!r}, windows={use_windows}, "
+            f"output_shape={model.output_shape}"
         )
     if has_maps:
         return _make_predict_maps(
@@ -346,12 +351,14 @@ def write_csv(rows: Iterable[FilePrediction], file: TextIO):
     rows, begun = iter(rows), []
     for row in rows:
         begun.append(row)
-        if row.classes:  # All that could be read have as many.
+        # All that could be read have as many, but for the classes of maps.
+        if row.classes and not row.map:
             break
-    width = len(begun[-1].classes) if begun else 0
-    columns = [(f"class_{n + 1}", f"probability_{n + 1}") for n in range(width)]
+    width = max((len(row.classes) for row in begun), default=0)
+    kind = "share" if any(row.map for row in begun) else "probability"
+    columns = [(f"class_{n + 1}", f"{kind}_{n + 1}") for n in range(width)]
     table = csv.writer(file, lineterminator="\n")
-    shown = _more_cells(begun[-1]) if begun else {}
+    shown = dict.fromkeys(itertools.chain(*map(_more_cells, begun)))
     table.writerow(["path", "fault", *shown, *itertools.chain(*columns)])
     for row in itertools.chain(begun, rows):
         cells = [(name, f"{p:.6g}") for name, p in row.classes]

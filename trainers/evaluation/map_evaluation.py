@@ -14,11 +14,11 @@ from keras_vit.preprocessing.description import Normalization, to_fractions
 from trainers.augment.augmentation import parse_augmentation
 from trainers.data.datasets import ImageDataset
 from trainers.data.labels import SEGMENT
+from trainers.data.map_pictures import limits_of, paint_map, paint_over
 from trainers.evaluation.map_scores import DepthTally, SegmentTally
 from trainers.evaluation.scores import MOST_CLASSES
 from trainers.pages import make_table, write_html
 from trainers.paths import Path, write_csv_file
-from trainers.training.map_pictures import limits_of, paint_map, paint_over
 from trainers.training.model_card import describe_choice
 from trainers.training.run_folder import write_report
 

@@ -15,10 +15,10 @@ from keras_vit.preprocessing.description import to_fractions
 from trainers.augment.augmentation import parse_augmentation
 from trainers.data.batches import to_model_input
 from trainers.data.decoding import decode_file
+from trainers.data.map_pictures import limits_of, paint_over
 from trainers.data.maps import IGNORED, IGNORED_16, MILLIMETRE
 from trainers.data.pixels import PixelOptions
 from trainers.paths import Path, draft_of
-from trainers.training.map_pictures import limits_of, paint_over
 
 LEAST_SHARE = 0.001  # Of a class that is named.
 OVERLAYS = "overlays"  # The folder of the pictures for people.

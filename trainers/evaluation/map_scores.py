@@ -1,10 +1,15 @@
-"""Figures of answers for each pixel: segmentation and depth. Pure NumPy."""
+"""Figures of answers for each pixel: segmentation and depth, in NumPy."""
 
 import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 from scipy.ndimage import distance_transform_edt
+
+from trainers.training.map_objectives import (
+    LEAST_DEPTH,
+    intersection_over_union,
+)
 
 # Share of the diagonal by which a border may be off.
 BORDER_SHARE = 0.0075
@@ -49,7 +54,9 @@ class SegmentTally:
             self.confusion += counts
             self.rows.append(
                 {
-                    "mean_iou": float(np.nanmean(class_ious(counts))),
+                    "mean_iou": float(
+                        np.nanmean(intersection_over_union(counts))
+                    ),
                     "pixel_accuracy": float(np.trace(counts) / counts.sum()),
                     "boundary_f1": boundary_f1(answer, truth),
                 }
@@ -73,7 +80,7 @@ class SegmentTally:
         counts, total = self.confusion, self.confusion.sum()
         right, real, found = np.diagonal(counts), counts.sum(1), counts.sum(0)
         columns = {
-            "iou": class_ious(counts),
+            "iou": intersection_over_union(counts),
             "accuracy": _divide(right, real),
             "precision": _divide(right, found),
             "share": real / total,
@@ -102,17 +109,6 @@ def count_pairs(
     places = truths * num_classes + answers
     counts = np.bincount(places.ravel(), minlength=num_classes**2)
     return counts.reshape(num_classes, num_classes)
-
-
-def class_ious(counts: np.ndarray) -> np.ndarray:
-    """Return the intersection over union of each class, (C,).
-
-    Shapes:
-        counts: (C, C), pixels of each class and answer.
-        returns: (C,), NaN for classes that neither occur nor are answers.
-    """
-    right = np.diagonal(counts)
-    return _divide(right, counts.sum(0) + counts.sum(1) - right)
 
 
 def _divide(numbers, others):
@@ -247,9 +243,6 @@ class DepthTally:
                 for name in self.rows[0]
             },
         }
-
-
-LEAST_DEPTH = 1e-3  # Metres.
 
 
 def fit_depths(

@@ -327,7 +327,15 @@ def probe(
 
 
 def check_has_train_split(dataset: ImageDataset):
-    """Raise a ValueError if there is no split to fit the probes to."""
+    """Raise a ValueError if there is no split to fit the probes to.
+
+    Neither is there one if pixels have the classes, not images.
+    """
+    if dataset.maps:
+        raise ValueError(
+            "`dataset` must have classes of images, not of pixels. "
+            f"Received: dataset={dataset.name!r}"
+        )
     if dataset.train_split is None:
         raise ValueError(
             "`dataset` must have a train split to learn on, or `train_split` "

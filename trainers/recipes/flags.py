@@ -14,7 +14,7 @@ from trainers.data.file_lists import (
     check_is_no_path,
     is_file_list,
 )
-from trainers.data.labels import DEPTH
+from trainers.data.labels import DEPTH, MAPS
 from trainers.recipes.photos import (
     FITTED_FIELDS,
     MEMORY_FIELDS,
@@ -246,13 +246,15 @@ def choose_recipe(name: str | None, given: Mapping) -> ChosenRecipe:
         given.setdefault("patience", None)
     if is_recipe_file(name):
         return ChosenRecipe(name_recipe(name), given, read_recipe(name))
-    if name is None and is_file_list(given.get("dataset", "")):
-        name = "photos"
-    if name is None and given.get("dataset", "").startswith("pairs:"):
-        is_depth = given.get("objective") == DEPTH
-        name = "depth_linear" if is_depth else "segment_linear"
+    dataset, objective = given.get("dataset", ""), given.get("objective")
     if name is None:
-        check_is_no_path(given.get("dataset", ""))
+        check_is_no_path(dataset)
+        if dataset.startswith("pairs:") or (dataset and objective in MAPS):
+            is_depth = objective == DEPTH
+            name = "depth_linear" if is_depth else "segment_linear"
+        elif is_file_list(dataset):
+            name = "photos"
+    if name is None:
         raise ValueError(
             f"`recipe` must be given, unless `dataset` is {LIST_NAMES}: "
             f"one of {', '.join(RECIPES)}. Received: "

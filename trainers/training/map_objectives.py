@@ -245,7 +245,7 @@ def intersection_over_union(counts: np.ndarray) -> np.ndarray:
 
     Shapes:
         counts: (C, C), pixels of each class and answer.
-        returns: (C,), NaN for classes that do not occur.
+        returns: (C,), NaN for classes that neither occur nor are answers.
     """
     right = np.diagonal(counts)
     either = counts.sum(0) + counts.sum(1) - right

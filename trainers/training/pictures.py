@@ -16,9 +16,9 @@ from keras_vit.preprocessing.description import (
 )
 from keras_vit.progress import format_seconds
 from trainers.data.batches import eval_batches
+from trainers.data.map_pictures import limits_of, paint_over
 from trainers.engine.engine import Share
 from trainers.paths import Path, draft_of
-from trainers.training.map_pictures import limits_of, paint_over
 from trainers.training.report import name_best, read_metrics
 
 # Most images of a batch that a picture shows.

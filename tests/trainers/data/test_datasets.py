@@ -73,7 +73,12 @@ def test_a_data_set_without_a_train_split_names_the_flag(digits):
 
 @pytest.mark.parametrize(
     "name, kind",
-    [("photos", "folder"), ("labels.csv", "csv"), ("a.TSV", "csv")],
+    [
+        ("photos", "folder"),
+        ("scenes", "pairs"),
+        ("labels.csv", "csv"),
+        ("a.TSV", "csv"),
+    ],
 )
 def test_a_path_without_its_kind_is_told_which(
     name, kind, tmp_path, monkeypatch
@@ -82,6 +87,8 @@ def test_a_path_without_its_kind_is_told_which(
     check_is_no_path(name)  # It may be the name of something else.
     if kind == "folder":
         (tmp_path / name).mkdir()
+    elif kind == "pairs":
+        (tmp_path / name / "images").mkdir(parents=True)
     else:
         (tmp_path / name).touch()
     message = rf"Did you mean '{kind}:{name}'\?$"

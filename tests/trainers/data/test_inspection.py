@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from keras_vit.analysis.colours import CLASS_COLOURS
 from tests import pictures
 from tests.pictures import encode
-from tests.trainers.made import waves, write_photos
+from tests.trainers.made import waves, write_pairs, write_photos
 from trainers.data import inspection as examination
 from trainers.data.datasets import open_dataset
 from trainers.data.inspection import (
@@ -31,6 +32,8 @@ from trainers.data.inspection import (
     judge_names,
     write_data_page,
 )
+from trainers.data.labels import LabelOptions
+from trainers.inspect_data import describe_counts
 
 
 def different_bits(one, other):
@@ -455,3 +458,62 @@ def test_counts_findings_and_pictures_are_on_one_page(tmp_path):
     # It needs no network and runs no scripts.
     assert not re.search(r"<script|https?:|<link", page)
     assert "default-src 'none'" in page
+
+
+def inspect_pairs(folder, kind):
+    dataset = open_dataset(f"pairs:{folder}", labels=LabelOptions(kind))
+    return inspect_images(dataset), dataset.class_names
+
+
+def test_the_same_fault_of_many_maps_is_one_finding(tmp_path):
+    folder = write_pairs(tmp_path)
+    for n in range(3):
+        (folder / f"masks/{n}.png").unlink()
+    images, names = inspect_pairs(folder, "segment")
+    [fault] = [x for x in find(images, names) if x.level == "error"]
+    assert str(fault).startswith("Error: 3 images: unreadable, the map is not")
+
+
+def test_images_are_shown_with_their_maps(tmp_path):
+    folder = tmp_path / "segment"
+    image = np.zeros((200, 400, 3), "uint8")
+    numbers = np.zeros((200, 400), "uint8")
+    numbers[:, 200:] = 1
+    for name, content in (("images", image), ("masks", numbers)):
+        (folder / name).mkdir(parents=True)
+        for n in range(2):
+            content[0, 0] = n
+            Image.fromarray(content).save(folder / name / f"{n}.png")
+    images, names = inspect_pairs(folder, "segment")
+    page = make_page(tmp_path / "index.html", images, names)
+    assert page.count('alt="with its map"') >= 2
+    painted = Image.open(io.BytesIO(images[0].map_thumbnail))
+    assert painted.size == (80, 40)
+    for x, colour in ((20, CLASS_COLOURS[0]), (60, CLASS_COLOURS[1])):
+        expected = 0.55 * np.array([*bytes.fromhex(colour[1:])])
+        np.testing.assert_allclose(painted.getpixel((x, 20)), expected, atol=4)
+
+
+def test_a_page_of_depths_has_no_classes(tmp_path):
+    for name in ("images", "depths"):
+        (tmp_path / name).mkdir()
+    for n in range(3):
+        Image.fromarray(waves(n)).save(tmp_path / f"images/{n}.png")
+        depths = np.full(waves(n).shape[:2], 1500, "uint16")
+        depths[0] = 2500
+        depths[1] = 0  # Unknown.
+        Image.fromarray(depths).save(tmp_path / f"depths/{n}.png")
+    images, names = inspect_pairs(tmp_path, "depth")
+    page = make_page(tmp_path / "index.html", images, names)
+    assert page.count("1.5 to 2.5 m") == page.count('alt="with its map"') == 3
+    assert "classes" not in page and "Labels" not in page
+    counts = describe_counts(images, names)
+    assert counts.startswith("| split | images |")
+
+
+def test_weights_of_classes_are_not_advised_for_maps():
+    names = ["road", "sign"]
+    images = [image(str(n), "road") for n in range(30)] + [image("x", "sign")]
+    assert "--class_weights" in " ".join(map(str, find(images, names)))
+    images = [one._replace(map_thumbnail=b"JPEG") for one in images]
+    assert "--class_weights" not in " ".join(map(str, find(images, names)))

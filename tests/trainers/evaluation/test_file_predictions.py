@@ -393,3 +393,20 @@ def test_the_command_goes_on_and_says_what_failed(
     assert len(result.stdout.splitlines()) == 4
     assert "Error: Not an image that can be read" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_table_of_maps_has_a_column_for_each_share():
+    """Maps have different numbers of classes, and the last file may fail."""
+    file = io.StringIO()
+    rows = [
+        FilePrediction("a.png", [("sky", 1.0)], map="m/a.png"),
+        FilePrediction("b.png", [("sky", 0.5), ("sea", 0.5)], map="m/b.png"),
+        FilePrediction("c.png", [], "no image"),
+    ]
+    OUTPUT_FORMS["csv"](rows, file)
+    assert file.getvalue().splitlines() == [
+        "path,fault,map,class_1,share_1,class_2,share_2",
+        "a.png,,m/a.png,sky,1,,",
+        "b.png,,m/b.png,sky,0.5,sea,0.5",
+        "c.png,no image,,,,,",
+    ]

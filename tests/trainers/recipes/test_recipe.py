@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from trainers.recipes.flags import flag_fields, repeat_flags
+from trainers.recipes.flags import choose_recipe, flag_fields, repeat_flags
 from trainers.recipes.recipe import Recipe
 from trainers.recipes.recipes import RECIPES
 from trainers.train import recipe_of_command
@@ -160,3 +160,11 @@ def test_a_run_alone_is_told_the_command_that_goes_on(trained, monkeypatch):
     monkeypatch.setattr("trainers.train.FLAGS", type("F", (), values))
     with pytest.raises(ValueError, match="unless$"):
         recipe_of_command()
+
+
+@pytest.mark.parametrize("dataset", ["pairs:rooms", "folder:rooms", "nyu"])
+def test_the_objective_chooses_the_recipe_of_maps(dataset):
+    given = {"dataset": dataset, "objective": "depth"}
+    assert choose_recipe(None, given).name == "depth_linear"
+    given["objective"] = "segment"
+    assert choose_recipe(None, given).name == "segment_linear"

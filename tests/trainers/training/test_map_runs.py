@@ -23,12 +23,14 @@ from trainers.data.inspection import (
     inspect_images,
     write_data_page,
 )
+from trainers.evaluation.calibration import calibrate_classes
 from trainers.evaluation.evaluation import evaluate
 from trainers.evaluation.file_predictions import (
     OUTPUT_FORMS,
     expand_folders,
     predict_each,
 )
+from trainers.evaluation.probing import probe
 from trainers.recipes.recipe import Recipe
 from trainers.training.report import read_metrics
 from trainers.training.run_folder import NamedModel, RunFolder
@@ -100,6 +102,18 @@ def test_the_model_knows_its_task(runs, kind):
     assert model.head.class_names == expected
     rows = read_metrics(runs[kind].metrics_path)
     assert rows[-1]["loss"] < rows[0]["loss"]
+
+
+def test_the_file_of_a_model_reads_the_maps_of_its_kind(runs, folders, kind):
+    path = f"pairs:{folders[kind]}"
+    source, dataset = open_source(
+        model=str(runs[kind].model_path), dataset=path
+    )
+    assert dataset.maps.kind == kind
+    found = evaluate(source, dataset, batch_size=4)
+    expected = evaluate(runs[kind], open_kind(folders, kind), batch_size=4)
+    score = {"segment": "mean_iou", "depth": "abs_rel"}[kind]
+    assert found[score] == expected[score]
 
 
 def test_the_evaluation_has_the_figures_of_the_training(runs, folders, kind):
@@ -382,11 +396,24 @@ def test_large_photos_are_read_in_windows(runs, tmp_path):
     np.testing.assert_allclose(found[:, -3:], ends[1, :, -3:, 0], atol=1e-3)
 
 
+def test_runs_of_maps_are_not_probed_or_calibrated(runs, folders, kind):
+    dataset = open_kind(folders, kind)
+    with pytest.raises(ValueError, match="classes of images, not of pixels"):
+        probe(runs[kind], dataset)
+    with pytest.raises(ValueError, match="`run_dir`.*gives an image one"):
+        calibrate_classes(runs[kind], dataset)
+
+
 def test_maps_need_a_folder_and_classes_do_not(runs, digits_run, tmp_path):
-    with pytest.raises(ValueError, match="`out`"):
+    out = str(tmp_path)
+    with pytest.raises(ValueError, match="`out` must be a folder for the maps"):
         list(predict_each(runs["segment"], ["a.png"]))
-    with pytest.raises(ValueError, match="`out`"):
-        list(predict_each(digits_run, ["a.png"], out=str(tmp_path)))
+    with pytest.raises(ValueError, match="`coverage` needs a model of classes"):
+        list(predict_each(runs["segment"], ["a.png"], coverage=0.9, out=out))
+    with pytest.raises(
+        ValueError, match="need a model with an answer for each"
+    ):
+        list(predict_each(digits_run, ["a.png"], out=out))
 
 
 @pytest.fixture
@@ -415,14 +442,14 @@ def test_bad_pairs_are_findings(folders, tmp_path):
     # The second half of the squares is of a class that is not named.
     assert set(faults) == {f"{n}.png" for n in (0, 1, 2, 3, 5, 7)}
     assert faults["0.png"].startswith("nothing is known of any pixel")
-    assert faults["1.png"].endswith("1.png is not there")
+    assert faults["1.png"] == "the map is not there"
     assert "the map has 5 x 5 pixels, the image 12 x 16" in faults["2.png"]
     assert "the class 2, but the 2 classes" in faults["3.png"]
     good = [image for image in images if not image.fault]
     assert {image.labels for image in good} == {("floor", "red")}
     found = find(images, dataset.class_names, find_unread(dataset))
     errors = [str(x) for x in found if x.level == "error"]
-    assert len(errors) == 6
+    assert len(errors) == 4  # One of three images.
     page = tmp_path / "page.html"
     write_data_page(page, dataset.name, images, dataset.class_names, found)
     assert "is not there" in page.read_text()

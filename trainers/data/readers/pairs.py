@@ -133,14 +133,25 @@ def open_pairs(path: str, options: LabelOptions) -> PairFiles:
 
 def _check_classes(path, maps):
     """Raise a ValueError unless some maps have a class beside 0."""
+    received = f"Received: PATH={path!r}, {len(maps)} maps"
     tried = random.Random(0).sample(maps, min(NUM_TRIED, len(maps)))
+    has_ignored = has_classes = False
     for some in (tried, maps):  # Most images may lack what is looked for.
-        has_ignored, found = False, set()
+        found = set()
         for numbers in _read_all(some):
+            has_classes |= numbers.dtype.kind in "iu"
             found.update(find_classes([numbers]).tolist())
             has_ignored |= bool((numbers == IGNORED).any())
         if found - {0}:
             return
+    if maps and not has_classes:
+        try:
+            PairFiles([], {}).load_map(os.fsencode(maps[0]))
+        except ValueError as error:
+            raise ValueError(
+                "`dataset=pairs:PATH` must have maps with classes. "
+                f"{received}, of which {error}"
+            ) from None
     advice = (
         f" and {IGNORED} alone, which stands for pixels that do not count; "
         "write 1 for the second class"
@@ -149,7 +160,7 @@ def _check_classes(path, maps):
     )
     raise ValueError(
         "`dataset=pairs:PATH` must have maps of two classes or more. "
-        f"Received: PATH={path!r}, {len(maps)} maps of class 0{advice}"
+        f"{received} of class 0{advice}"
     )
 
 
@@ -342,6 +353,9 @@ def _not_of_the_form(path, kind):
     if os.path.isdir(path):
         listed = ", ".join(list_folders(path)[:5])
         found = f"a folder with {listed or 'no folders'}"
+        other = next(other for other in OF_KIND if other != kind)
+        if all(_find_both(list_folders(path), other)):
+            found += f", which --objective={other} reads"
     elif os.path.isfile(path):
         found = "a table without these columns"
     return ValueError(

@@ -130,6 +130,15 @@ def test_a_class_may_be_in_a_single_map(place, tmp_path, monkeypatch):
     assert open_pairs(str(tmp_path), SEGMENT).class_names == ["0", "1"]
 
 
+def test_masks_of_colours_alone_are_refused_as_such(tmp_path):
+    for n in range(3):
+        for name in ("images", "masks"):
+            pixels = np.uint8([[[n, 0, 0], [0, 9, 0]]])
+            save(tmp_path / name / f"{n}.png", pixels)
+    with pytest.raises(ValueError, match="3 maps, of which .* has colours"):
+        open_pairs(str(tmp_path), SEGMENT)
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [("a\n", "1 of them"), ("a\n\nb", "an empty line"), ("a\nb\na", "twice")],
@@ -144,7 +153,9 @@ def test_other_folders_are_refused(tmp_path):
     with pytest.raises(ValueError, match="no such folder"):
         open_pairs(str(tmp_path / "none"), SEGMENT)
     write_pairs(tmp_path, "depth")
-    with pytest.raises(ValueError, match="a folder with depths, images"):
+    with pytest.raises(
+        ValueError, match="depths, images, which --objective=depth"
+    ):
         open_pairs(str(tmp_path), SEGMENT)
     with pytest.raises(ValueError, match="--objective=segment or depth"):
         open_dataset(f"pairs:{tmp_path}")
