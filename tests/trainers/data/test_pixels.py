@@ -133,13 +133,7 @@ def test_channels_are_those_of_stacks_and_arrays(deep):
         found = read_image(io.BytesIO(content), 5, pixel_range=TWELVE)
         np.testing.assert_array_equal(found, scaled(five, *TWELVE))
     half = scaled(five, *TWELVE)[..., :2]
-    pair = (
-        Image.fromarray(half, "LA")
-        if False
-        else Image.merge(
-            "LA", [Image.fromarray(half[..., 0]), Image.fromarray(half[..., 1])]
-        )
-    )
+    pair = Image.merge("LA", [Image.fromarray(half[..., n]) for n in (0, 1)])
     found = read_image(io.BytesIO(saved(pair, "PNG")), 2)
     np.testing.assert_array_equal(found, half)
 
