@@ -1,11 +1,7 @@
 """Weights: reading, loading, writing and downloading checkpoints."""
 
 from keras_vit.layers.resize import RESIZES
-from keras_vit.weights.dense import (
-    dense_from_checkpoint,
-    is_dense_checkpoint,
-    load_dense_head,
-)
+from keras_vit.weights.dense import dense_from_checkpoint, load_dense_head
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.hub import HUB_MODELS, PRETRAINED
 from keras_vit.weights.lora import load_lora, save_lora
@@ -26,7 +22,6 @@ __all__ = [
     "RESIZES",
     "dense_from_checkpoint",
     "from_checkpoint",
-    "is_dense_checkpoint",
     "load_checkpoint",
     "load_dense_head",
     "load_lora",

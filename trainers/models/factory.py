@@ -24,7 +24,7 @@ from keras_vit.pretraining import (
     PretrainingModel,
     fix_positions,
 )
-from keras_vit.weights import dense_from_checkpoint, is_dense_checkpoint
+from keras_vit.weights.dense import dense_from_checkpoint, is_dense_checkpoint
 from keras_vit.weights.families.family import HEAD_LAYERS
 from trainers.data.datasets import ImageDataset
 from trainers.data.labels import SEGMENT

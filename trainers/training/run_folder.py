@@ -38,7 +38,7 @@ from keras_vit.preprocessing.model_inputs import (
 )
 from keras_vit.progress import scale
 from keras_vit.texts import TEMPLATES, zero_shot
-from keras_vit.weights import dense_from_checkpoint, is_dense_checkpoint
+from keras_vit.weights.dense import dense_from_checkpoint, is_dense_checkpoint
 from trainers.augment.augmentation import line_of
 from trainers.data.file_lists import FILE_LISTS
 from trainers.data.labels import AUTO, DEFAULT_THRESHOLD, DEPTH, LabelOptions
