@@ -29,6 +29,7 @@ from trainers.engine.checkpoints import CheckpointError
 from trainers.engine.cluster import WorkerConfig
 from trainers.engine.rendezvous import WorkerLostError, watched_service
 from trainers.evaluation.ray_workers import RayCluster
+from trainers.models.initial_model import find_model_file
 from trainers.paths import ContentError, as_path
 from trainers.recipes.recipes import RECIPES
 from trainers.training.loop import Interrupted, NonFiniteLossError
@@ -72,10 +73,14 @@ def open_source(
         raise ValueError(
             "`dataset` must be given with `model`. Received: dataset=None"
         )
-    if model and labels.kind == "auto":
+    is_pairs = bool(model) and dataset.startswith("pairs:")
+    is_told = (
+        is_pairs or bool(model) and find_model_file(model).endswith(".keras")
+    )
+    if is_told and labels.kind == "auto":
         named = NamedModel(model)
         stated = named.label_options
-        if not stated.has_maps and dataset.startswith("pairs:"):
+        if not stated.has_maps and is_pairs:
             stated = map_options_of(named)
         labels = stated if stated.has_maps else labels
     hint = ""

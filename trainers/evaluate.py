@@ -34,7 +34,7 @@ from trainers.evaluation.image_predictions import (
 from trainers.evaluation.label_predictions import read_label_predictions
 from trainers.evaluation.scores import MOST_CLASSES
 from trainers.paths import as_path, parse_object, read_written
-from trainers.training.model_card import describe_choice
+from trainers.training.model_card import MAP_FIGURES, describe_choice
 from trainers.training.run_folder import NamedModel, RunFolder, is_outdated
 
 FLAGS = flags.FLAGS
@@ -169,6 +169,13 @@ def read_other(folder: str, dataset: ImageDataset) -> OtherModel:
             "was trained since; evaluate that run again. Received: "
             f"compare={folder!r}"
         )
+    if dataset.maps:
+        if not any(name in report for name in MAP_FIGURES[dataset.maps.kind]):
+            raise ValueError(
+                "`compare` must be an evaluation of the same kind of maps. "
+                f"Received: compare={folder!r}"
+            )
+        return OtherModel(report, {})
     path = as_path(folder) / PREDICTIONS_NAME
     if not path.is_file():
         raise ValueError(

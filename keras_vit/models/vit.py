@@ -172,6 +172,7 @@ def position_layers(config: ViTConfig) -> list[dict[str, str]]:
     index of the block.
 
     Example:
+        >>> import dataclasses
         >>> config = VARIANTS["Ti/16"].config
         >>> config = dataclasses.replace(
         ...     config, depth=2, rotary_positions="axial",

@@ -20,6 +20,7 @@ class MadeDataset:
     channels: int = 1
     all_class_names: tuple = ()
     has_several_labels: bool = False
+    maps = None
 
     @property
     def model_class_names(self):

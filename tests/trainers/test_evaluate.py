@@ -116,7 +116,9 @@ def test_a_signal_ends_a_command_in_a_word(command, step, monkeypatch, capsys):
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(command, step, interrupt)
-    choices = types.SimpleNamespace(run_dir="a run", model=None, classes=None)
+    choices = types.SimpleNamespace(
+        run_dir="a run", model=None, classes=None, out=None
+    )
     monkeypatch.setattr(command, "FLAGS", choices)
     with pytest.raises(SystemExit) as stop:
         command.main(["command", "a.png"])

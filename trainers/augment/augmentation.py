@@ -239,9 +239,12 @@ def try_operations(
         if has_maps and call.name not in NORMALIZING:
             operation = call.make(OPS | BATCH_OPS, image_size=size)
             if not hasattr(operation, "on_maps"):
+                why = "does not say how they move with the image (`on_maps`)"
+                if call.name in BATCH_OPS:
+                    why = "mixes images, and has no such answer for a mixture"
                 call.fail(
-                    f"{call.name} does not say how the answers for each pixel "
-                    "move with the image (`on_maps`)"
+                    "the images have an answer for each pixel, and "
+                    f"{call.name} {why}"
                 )
         if call.name in BUILT_IN:
             continue

@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_vit.known import KnownScore, with_features
 from keras_vit.models.features import name_activation
-from trainers.augment.augmentation import parse_augmentation
+from trainers.augment.augmentation import parse_augmentation, try_operations
 from trainers.data.datasets import (
     ImageDataset,
     is_same_dataset,
@@ -134,6 +134,7 @@ def evaluate(
     check_classes(source, dataset)
     bad_examples = BadExamples(max_bad_examples)
     if dataset.maps:
+        try_operations(preprocess, "preprocess", dataset.channels, True)
         known, results = None, start_map_results(model, dataset)
     else:
         check_kind_of_labels(source, dataset)
@@ -181,7 +182,7 @@ def evaluate(
         with naming_folder(folder, "report_dir"):
             with written_together(folder) as draft:
                 if dataset.maps:
-                    write_map_results(draft, results, report)
+                    write_map_results(draft, results, report, model, other)
                 else:
                     write_results(draft, results, report, model, other)
             if folder == source.folder:

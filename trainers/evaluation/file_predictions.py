@@ -210,7 +210,7 @@ def make_predict_files(
         )
     if has_maps:
         return _make_predict_maps(
-            source, model, preprocess, map_names, out, use_windows
+            source, model, preprocess, map_names, out, use_windows, top
         )
     if len(model.output_shape) != 2 or None in model.input_shape[1:3]:
         raise ValueError(
@@ -280,7 +280,9 @@ def make_predict_files(
     return predict_files
 
 
-def _make_predict_maps(source, model, preprocess, map_names, out, use_windows):
+def _make_predict_maps(
+    source, model, preprocess, map_names, out, use_windows, top
+):
     """Return the function of `make_predict_files` of answers for each pixel."""
     if None in model.input_shape[1:3]:
         raise ValueError(
@@ -292,7 +294,14 @@ def _make_predict_maps(source, model, preprocess, map_names, out, use_windows):
     if preprocess is None:
         preprocess = source.preprocess
     predict = make_predict_maps(
-        source, model, names, preprocess, as_path(out), map_names, use_windows
+        source,
+        model,
+        names,
+        preprocess,
+        as_path(out),
+        map_names,
+        use_windows,
+        top,
     )
 
     def predict_files(paths):

@@ -4,19 +4,23 @@ import base64
 import dataclasses
 import html
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import keras
 import numpy as np
 
+from keras_vit.analysis.rollout import attention_rollout, to_grid
+from keras_vit.models import DensePredictor
 from keras_vit.preprocessing.description import Normalization, to_fractions
 from trainers.augment.augmentation import parse_augmentation
 from trainers.data.datasets import ImageDataset
 from trainers.data.labels import SEGMENT
 from trainers.data.map_pictures import limits_of, paint_map, paint_over
+from trainers.evaluation.image_predictions import OtherModel, shade
 from trainers.evaluation.map_scores import DepthTally, SegmentTally
 from trainers.evaluation.scores import MOST_CLASSES
+from trainers.models.factory import encoder_of
 from trainers.pages import make_table, write_html
 from trainers.paths import Path, write_csv_file
 from trainers.training.model_card import describe_choice
@@ -125,13 +129,21 @@ def start_map_results(model: keras.Model, dataset: ImageDataset) -> MapResults:
     return MapResults(DepthTally(is_relative, max_depth))
 
 
-def write_map_results(folder: Path, results: MapResults, report: Mapping):
+def write_map_results(
+    folder: Path,
+    results: MapResults,
+    report: Mapping,
+    model: keras.Model,
+    other: OtherModel | None = None,
+):
     """Write all files of an evaluation.
 
     Args:
         folder: The folder to write to.
         results: What was collected.
         report: The report.
+        model: The evaluated model.
+        other: The evaluation of a second model, whose figures are shown too.
     """
     tally = results.tally
     size = results.first[0].image.shape[:2]
@@ -154,38 +166,77 @@ def write_map_results(folder: Path, results: MapResults, report: Mapping):
         write_csv_file(
             folder / "confusion.csv", [["true class", *names], *table]
         )
-    write_page(folder / "evaluation.html", results, report, normalization)
+    reports = [report, other.report] if other else [report]
+    looks = find_looks(model, [*results.worst, *results.first])
+    write_page(
+        folder / "evaluation.html", results, reports, normalization, looks
+    )
+
+
+def find_looks(
+    model: keras.Model, shown: Sequence[Shown]
+) -> dict[int, np.ndarray]:
+    """Return which patches the answers for images draw on, by position.
+
+    That is the mean of the attention rollout over the patches, (h, w).
+
+    Args:
+        model: The model; of another one than a DensePredictor nothing is known.
+        shown: The images.
+    """
+    if not isinstance(model, DensePredictor):
+        return {}
+    encoder, images = encoder_of(model), {x.position: x.image for x in shown}
+    rollouts = attention_rollout(encoder, np.stack([*images.values()]))
+    config = encoder.config
+    looks = to_grid(rollouts, config.grid_size, config.num_prefix_tokens, ())
+    return dict(zip(images, looks))
 
 
 def write_page(
     path: Path,
     results: MapResults,
-    report: Mapping,
+    reports: Sequence[Mapping],
     normalization: Normalization,
+    looks: Mapping[int, np.ndarray],
 ):
-    """Write the figures, the confusion of classes and pictures with maps."""
-    tally, names = results.tally, results.tally.class_names
+    """Write the figures, the confusion of classes and pictures with maps.
+
+    Args:
+        path: The file.
+        results: What was collected.
+        reports: The report, and that of a second model.
+        normalization: Mean and deviation of the images.
+        looks: What `find_looks` returns.
+    """
+    tally, names, report = results.tally, results.tally.class_names, reports[0]
     data = f"{report['dataset']}, split {report['split']}"
     figures = [
-        (title, [f"<td>{report[name]:.4f}</td>"])
+        (title, [_cell(each, name) for each in reports])
         for name, title in FIGURES.items()
         if name in report
     ]
     parts = [
         f"<p>{report['num_examples']:,} images of {html.escape(data)}; "
         f"{report['num_left_out']:,} left out. {describe_choice(report)}</p>",
-        make_table(["", report["model"]], figures),
+        make_table(["", *(each["model"] for each in reports)], figures),
         *(_classes(report, names, tally.confusion) if names else ()),
-        "<p>In each row: the image, the truth and the answer. "
+        "<p>In each row: the image, the truth and the answer"
+        + (
+            ", and by the attention rollout the patches that the answers "
+            "draw on: the brighter, the more. "
+            if looks
+            else ". "
+        )
         + (
             "Grey pixels do not count.</p>"
             if names
             else "Bright is near; of grey pixels the distance is unknown.</p>"
         ),
         "<h2>The worst images</h2>",
-        *(_row(shown, normalization, names) for shown in results.worst),
+        *(_row(x, normalization, names, looks) for x in results.worst),
         "<h2>The first images</h2>",
-        *(_row(shown, normalization, names) for shown in results.first),
+        *(_row(x, normalization, names, looks) for x in results.first),
     ]
     title = f"Evaluation of {report['model']}"
     write_html(path, title, parts, PAGE_STYLE)
@@ -231,7 +282,7 @@ def _cell(report, name):
     return "<td></td>" if value is None else f"<td>{value:.4f}</td>"
 
 
-def _row(shown, normalization, names):
+def _row(shown, normalization, names, looks):
     """Return an image, its truth and its answer, with its figures below."""
     image = to_fractions(shown.image, normalization)
     limits = None if names else limits_of(shown.truth)
@@ -240,6 +291,8 @@ def _row(shown, normalization, names):
         paint_over(image, shown.truth, limits),
         paint_over(image, shown.answer.astype("float32"), limits),
     ]
+    if (look := looks.get(shown.position)) is not None:
+        tiles.append(shade(tiles[0], look))
     figures = ", ".join(f"{n} {x:.3f}" for n, x in shown.figures.items())
     name = html.escape(shown.name or f"image {shown.position}", quote=True)
     present = np.unique(shown.answer) if names else ()
@@ -255,7 +308,7 @@ def _row(shown, normalization, names):
     )
     pictures = "".join(
         f'<img src="data:image/png;base64,{_encode(tile)}" alt="{what}">'
-        for tile, what in zip(tiles, ("image", "truth", "answer"))
+        for tile, what in zip(tiles, ("image", "truth", "answer", "attention"))
     )
     return (
         f'<figure class="triple"><div>{pictures}</div><figcaption>{name}<br>'
@@ -281,7 +334,7 @@ def _encode(pixels):
 PAGE_STYLE = """
 .triple { margin: .5rem 0 1rem; }
 .triple div { display: flex; gap: .25rem; }
-.triple img { width: calc((100% - .5rem) / 3); max-width: 14rem; height: auto;
+.triple img { flex: 1 1 0; min-width: 0; max-width: 14rem; height: auto;
  image-rendering: pixelated; }
 .class { display: inline-block; margin-right: .7rem; }
 .class i { display: inline-block; width: .8em; height: .8em;

@@ -80,6 +80,7 @@ def make_predict_maps(
     out: Path,
     files: dict[str, str],
     use_windows: bool = False,
+    top: int | None = None,
 ) -> Callable[[str], tuple[str, list[tuple[str, float]], str]]:
     """Return the function that writes the map of an image file.
 
@@ -97,6 +98,7 @@ def make_predict_maps(
         files: What `name_maps` returns.
         use_windows: Whether an image that is larger than those of the model
             is read in windows, in its own size, see `predict_windows`.
+        top: Largest number of classes that are named; None for all.
 
     Returns:
         The function, which takes a path and returns that of the map, the
@@ -168,7 +170,7 @@ def make_predict_maps(
                 (names[index], counts[index] / classes.size)
                 for index in np.argsort(-counts, kind="stable")
                 if counts[index] >= LEAST_SHARE * classes.size
-            ]
+            ][:top]
             summary = ", ".join(f"{name} {x:.1%}" for name, x in shares)
             over = paint_over(shown, classes.astype("float32"))
         place = write(files[path], picture)

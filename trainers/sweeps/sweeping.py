@@ -31,7 +31,7 @@ from trainers.paths import (
     write_csv_file,
 )
 from trainers.recipes.flags import ChosenRecipe
-from trainers.recipes.recipe import Recipe
+from trainers.recipes.recipe import CLASSIFY, Recipe
 from trainers.training.loop import NonFiniteLossError
 from trainers.training.memory import warn_of_shortage
 from trainers.training.pictures import describe_skipped
@@ -428,7 +428,7 @@ def _check_choices(run, recipe, rates, num_seeds):
             "`sweep_dir` must not be the folder of a run. "
             f"Received: sweep_dir={str(run)!r}"
         )
-    if not recipe.needs_labels:
+    if recipe.objective != CLASSIFY:
         raise ValueError(
             "`objective` must be classify: a sweep compares accuracies. "
             f"Received: objective={recipe.objective!r}"

@@ -6,6 +6,7 @@ import io
 import re
 import types
 
+import keras
 import numpy as np
 import pytest
 from PIL import Image
@@ -34,7 +35,7 @@ def write(folder, tally, images, outputs, maps):
         results.add(images[part], outputs[part], maps[part], places, names)
     about = {"dataset": "made", "split": "test", "model": "m", "preprocess": ""}
     report = {**about, "num_left_out": 0, **tally.report()}
-    write_map_results(folder, results, report)
+    write_map_results(folder, results, report, keras.Sequential())
     return (folder / "evaluation.html").read_text()
 
 

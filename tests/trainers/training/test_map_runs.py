@@ -23,6 +23,7 @@ from trainers.data.inspection import (
     inspect_images,
     write_data_page,
 )
+from trainers.evaluate import read_other
 from trainers.evaluation.calibration import calibrate_classes
 from trainers.evaluation.evaluation import evaluate
 from trainers.evaluation.file_predictions import (
@@ -32,6 +33,7 @@ from trainers.evaluation.file_predictions import (
 )
 from trainers.evaluation.probing import probe
 from trainers.recipes.recipe import Recipe
+from trainers.sweeps.sweeping import open_sweep
 from trainers.training.report import read_metrics
 from trainers.training.run_folder import NamedModel, RunFolder
 from trainers.training.trainer import prepare
@@ -124,7 +126,8 @@ def test_the_evaluation_has_the_figures_of_the_training(runs, folders, kind):
         assert report[name] == pytest.approx(last[f"val_{name}"], rel=1e-4)
     folder = runs[kind].folder
     page = (folder / "evaluation.html").read_text()
-    assert page.count("data:image/png") == 2 * 3 * 6
+    assert page.count("data:image/png") == 2 * 4 * 6
+    assert page.count('alt="attention"') == 2 * 6
     assert json.loads((folder / "evaluation.json").read_text()) == report
     with (folder / "image_predictions.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -145,6 +148,25 @@ def test_the_evaluation_has_the_figures_of_the_training(runs, folders, kind):
         assert share == pytest.approx(report["pixel_accuracy"])
         # 6 images of 8 x 8 pixels, of which a corner is unknown.
         assert 0 < total.sum() < 6 * 64
+
+
+def test_two_models_are_compared(runs, folders, kind, tmp_path):
+    dataset = open_kind(folders, kind)
+    first = str(tmp_path / "first")
+    report = evaluate(runs[kind], dataset, report_dir=tmp_path / "first")
+    other = read_other(first, dataset)
+    evaluate(runs[kind], dataset, report_dir=tmp_path / "both", other=other)
+    page = (tmp_path / "both/evaluation.html").read_text()
+    name = {"segment": "mean_iou", "depth": "abs_rel"}[kind]
+    assert page.count(f"<td>{report[name]:.4f}</td>") >= 2
+    (tmp_path / "first/evaluation.json").write_text(
+        json.dumps(
+            {n: report[n] for n in ("dataset", "split", "model")}
+            | {"accuracy": 1.0}
+        )
+    )
+    with pytest.raises(ValueError, match="`compare` must be an evaluation of"):
+        read_other(first, dataset)
 
 
 def test_another_task_is_refused(runs, folders):
@@ -312,8 +334,14 @@ def test_what_has_no_effect_is_refused(folders, changes, name):
 
 def test_mixing_of_images_is_refused(folders, tmp_path):
     recipe = make_recipe(folders, "segment", augment="mixup(0.2)")
-    with pytest.raises(ValueError, match="`augment`: mixup"):
+    with pytest.raises(ValueError, match="`augment`: .* mixup mixes images"):
         prepare(recipe, str(tmp_path))
+
+
+def test_a_sweep_is_refused(folders, tmp_path):
+    recipe = make_recipe(folders, "segment")
+    with pytest.raises(ValueError, match="`objective` must be classify"):
+        open_sweep(recipe, str(tmp_path))
 
 
 def test_maps_of_photos_are_written(runs, folders, kind, tmp_path):
@@ -352,6 +380,8 @@ def test_maps_of_photos_are_written(runs, folders, kind, tmp_path):
     else:
         np.testing.assert_allclose(found, answer[..., 0] * 1000, atol=0.51)
         assert not rows[1].classes
+    again = predict_each(runs[kind], [str(photos / "a.png")], 1, out=str(out))
+    assert next(again).classes == rows[0].classes[:1]
     text = io.StringIO()
     OUTPUT_FORMS["jsonl"](rows, text)
     first, _, last = map(json.loads, text.getvalue().splitlines())
