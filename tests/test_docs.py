@@ -56,7 +56,6 @@ GUIDES = (
             "embeddings",
             "experiments",
             "export",
-            "dense",
             "web",
             "phone",
             "inspect",
