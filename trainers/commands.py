@@ -77,8 +77,9 @@ def open_source(
     is_told = (
         is_pairs or bool(model) and find_model_file(model).endswith(".keras")
     )
+    named = None  # It may be loaded already.
     if is_told and labels.kind == "auto":
-        named = NamedModel(model)
+        named = NamedModel(model)  # Grey levels are for other checkpoints.
         stated = named.label_options
         if not stated.has_maps and is_pairs:
             stated = map_options_of(named)
@@ -114,7 +115,7 @@ def open_source(
     except (ValueError, OSError) as error:
         raise ValueError(f"{error}{hint}") from None
     if model:
-        source = NamedModel(model, is_grey=data.channels == 1)
+        source = named or NamedModel(model, is_grey=data.channels == 1)
     if hasattr(data.reader, "pixels"):
         data = data.with_pixels(pixels_of(source))
     names = source.load_class_names()

@@ -302,16 +302,11 @@ def make_map_thumbnail(
     Shapes:
         pixels: (H, W, 3), uint8.
     """
-    from PIL import Image
-
     step = -(-max(pixels.shape) // side)  # Classes have no mean.
     image, found = pixels[::step, ::step], answers.found[::step, ::step]
     limits = None if answers.classes else limits_of(found)
-    painted = paint_over(image / 255, found, limits)
-    stream = io.BytesIO()
-    painted = Image.fromarray(np.round(255 * painted).astype("uint8"))
-    painted.save(stream, "JPEG", quality=80)
-    return stream.getvalue()
+    painted = np.round(255 * paint_over(image / 255, found, limits))
+    return make_thumbnail(painted.astype("uint8"), side)
 
 
 HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
