@@ -67,6 +67,18 @@ def test_a_hybrid_whose_stem_is_its_root(image_paths, tmp_path):
     assert written(out) == files_of(".png", 1) - {"filters.png"}
 
 
+def test_a_model_that_merges_tokens_is_shown_without(
+    tmp_path, image_paths, capsys
+):
+    path = str(tmp_path / "merging.keras")
+    config = tiny_config(merged_tokens=2, num_classes=5)
+    VisionTransformer(config).save(path)
+    out = tmp_path / "out"
+    assert inspect.main([path, image_paths[0], f"--out={out}"]) == 0
+    assert written(out) == files_of(".png", 1)
+    assert "merges 2 tokens in each block" in capsys.readouterr().out
+
+
 def test_flags_for_what_a_checkpoint_leaves_open(
     tmp_path, image_paths, monkeypatch
 ):

@@ -159,14 +159,21 @@ def define_preprocess_flag():
     )
 
 
-def define_patch_size_flag():
-    """Define the flag of the commands that can change the patch size."""
+def define_token_flags():
+    """Define the flags of the commands that can change the tokens."""
     flags.DEFINE_integer(
         "patch_size",
         None,
         "Side of the patches in pixels: the model's own are resized to it, as "
         "in FlexiViT. Default: that of the model.",
         lower_bound=1,
+    )
+    flags.DEFINE_integer(
+        "merged_tokens",
+        None,
+        "Number of patches that each block merges with similar ones, which is "
+        "faster and less accurate. Default: that of the model.",
+        lower_bound=0,
     )
 
 
@@ -298,7 +305,7 @@ def define_evaluate_flags():
         "Folder of another evaluation of the same images, which the page shows "
         "beside this one.",
     )
-    define_patch_size_flag()
+    define_token_flags()
 
 
 def define_probe_flags():
@@ -659,7 +666,7 @@ def define_serve_check_flags():
 def define_export_flags():
     """Define the flags of trainers.export_model."""
     define_source_flags()
-    define_patch_size_flag()
+    define_token_flags()
     define_destination_flags()
     define_format_flags()
     define_web_flags()

@@ -65,12 +65,18 @@ def main(arguments):
             report_dir=folder,
             other=other,
             patch_size=FLAGS.patch_size,
+            merged_tokens=FLAGS.merged_tokens,
             show=lambda report: print_report(
                 report, many, other and other.report
             ),
         )
     folder = choose_folder(
-        source, dataset, folder, FLAGS.preprocess, FLAGS.patch_size
+        source,
+        dataset,
+        folder,
+        FLAGS.preprocess,
+        FLAGS.patch_size,
+        FLAGS.merged_tokens,
     )
     if folder:
         has_matrix = not dataset.has_several_labels

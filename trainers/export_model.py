@@ -42,7 +42,7 @@ from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import BadExamples
 from trainers.data.labels import LabelOptions
 from trainers.evaluation.predictions import take_images
-from trainers.models.factory import with_patch_size
+from trainers.models.factory import with_other_tokens
 from trainers.paths import Path, RemotePath, as_path, write_atomically
 from trainers.training.model_card import describe_run
 from trainers.training.run_folder import CARD, NamedModel, RunFolder
@@ -54,7 +54,7 @@ NUM_FILES = 16  # Image files that are sent to the exported signatures.
 ARGUMENTS = (
     *("formats", "preprocess", "num_images", "calibration_split"),
     *("max_bad_examples", "activation", "output", "top", "use_attention"),
-    *("name", "version", "patch_size", "force"),
+    *("name", "version", "patch_size", "merged_tokens", "force"),
     *("tflite_quantizations", "tflite_takes_pixels", "onnx_takes_pixels"),
     *("onnx_batch_size", "web_quantization", "web_engine_dir"),
 )
@@ -107,6 +107,7 @@ def export_source(
     name: str | None = None,
     version: int | None = None,
     patch_size: int | None = None,
+    merged_tokens: int | None = None,
     **choices,
 ) -> ExportReport:
     """Export a model and compare each format with it on a data set.
@@ -137,6 +138,8 @@ def export_source(
         version: A number from 1. Default: the one after the newest.
         patch_size: Side of the patches in pixels, to which the kernel of the
             model is resized as in FlexiViT. Default: that of the model.
+        merged_tokens: Number of patches that each block merges with similar
+            ones. Default: that of the model.
         **choices: See `export_model`, such as the fields of `ExportOptions`.
 
     Raises:
@@ -170,7 +173,8 @@ def export_source(
     if calibration_split:
         # An error if it does not exist.
         dataset.ranges(calibration_split, argument="calibration_split")
-    model = with_patch_size(source.load_model(), patch_size)
+    model = source.load_model()
+    model = with_other_tokens(model, patch_size, merged_tokens)
     card = describe_source(source, model)
     preprocess = source.preprocess if preprocess is None else preprocess
     image_size = model.input_shape[1:3]
@@ -193,13 +197,14 @@ def export_source(
             NUM_CALIBRATION,
             bad_examples,
         )
+    has_others = patch_size is not None or merged_tokens is not None
     serving = Serving(
         class_names=find_class_names(source, dataset, model),
         top=top,
         activation=activation or source.activation,
         thresholds=source.used_thresholds,
-        # Patches of another size give other features than were calibrated.
-        known=None if patch_size else find_known(source, output, activation),
+        # Other tokens give other features than were calibrated.
+        known=None if has_others else find_known(source, output, activation),
         preprocessing=Preprocessing(
             augmentation.normalization, pixel_range=source.pixel_range
         ),

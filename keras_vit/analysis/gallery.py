@@ -140,6 +140,7 @@ def write_gallery(
     from keras_vit.analysis import plots
 
     out_dir = local_folder(out_dir)
+    subjects = [with_all_tokens(subject) for subject in subjects]
     inspections = [look(*pair) for pair in zip(subjects, images)]
     pictures = {
         f"{folder}{name}{suffix}": draw
@@ -166,6 +167,20 @@ def write_gallery(
             plots.save_figure(draw(), out_dir / name)
         bar.update(1 + len(pictures))
     return [out_dir / name for name in ("report.html", *pictures)]
+
+
+def with_all_tokens(subject: Subject) -> Subject:
+    """Return a model to inspect that merges no tokens, and say so."""
+    count = subject.model.config.merged_tokens
+    if not count:
+        return subject
+    print(
+        f"{subject.name} merges {count} tokens in each block. It is shown "
+        "without, since its attention is drawn for each patch."
+    )
+    return dataclasses.replace(
+        subject, model=subject.model.with_merged_tokens(0)
+    )
 
 
 def look(subject: Subject, images: NamedImages) -> Inspection:

@@ -2,6 +2,7 @@
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.block import LayerScale, StochasticDepth, TransformerBlock
+from keras_vit.layers.fewer_tokens import PatchDropout
 from keras_vit.layers.mlp import ACTIVATIONS, MlpBlock
 from keras_vit.layers.norms import NORMS, LayerNorm, RmsNorm, UnitNorm
 from keras_vit.layers.pooling import (
@@ -76,6 +77,7 @@ __all__ = [
     "MultiHeadSelfAttention",
     "PatchAttentionPooling",
     "ProbePooling",
+    "PatchDropout",
     "PatchEncoder",
     "PreActivationUnit",
     "PrefixTokens",

@@ -37,7 +37,7 @@ def attend(
         query: (B, S, D). key, value: (B, T, D).
         mask: (B, T) or (B, S, T), True where a key may be attended to. If no
             key is allowed, the attention is uniform.
-        bias: (1, K, S, T).
+        bias: (1, K, S, T) or (B, 1, 1, T).
         returns: (B, S, D).
 
     Args:
@@ -160,12 +160,13 @@ class MultiHeadSelfAttention(Composite):
         tokens: (B, T, D).
         mask: (B, T) or (B, T, T), True where a key may be attended to.
         rotation: (2, T, 1, E) or (2, T, K, E), see `RotaryPositions`.
-        bias: (1, K, T, T), added to the scaled products.
+        bias: (1, K, T, T) or (B, 1, 1, T), added to the scaled products.
         relative_keys: (T, T, E), see `RelativePositionKeys`.
         returns: (B, T, D); with `num_queries` (B, S, D).
 
-    `call` has two more arguments, `change_scores` and `num_queries`, see
-    `TransformerBlock`.
+    `call` has three more arguments: `change_scores` and `num_queries`, see
+    `TransformerBlock`, and `note_keys`, a function that is called with the
+    keys (B, T, D).
 
     Args:
         num_heads: Number K of heads. Must divide D.
@@ -259,6 +260,7 @@ class MultiHeadSelfAttention(Composite):
         training=None,
         change_scores=None,
         num_queries=None,
+        note_keys=None,
     ):
         length, width = ops.shape(tokens)[1:]
         flat = kernels.reshape(tokens, (-1, width))
@@ -273,6 +275,8 @@ class MultiHeadSelfAttention(Composite):
         query, key, value = ops.split(qkv, 3, axis=-1)  # (B, T, D) each
         query = self._place(query, self.query_norm, rotation)
         key = self._place(key, self.key_norm, rotation)
+        if note_keys is not None:
+            note_keys(key)
         if relative_keys is not None:
             size = width // self.num_heads
             heads = kernels.reshape(query, (-1, length, self.num_heads, size))

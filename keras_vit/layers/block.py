@@ -6,7 +6,8 @@ from keras import ops
 from keras_vit.arguments import as_number, as_rate, as_whole
 from keras_vit.layers import kernels
 from keras_vit.layers.attention import MultiHeadSelfAttention
-from keras_vit.layers.base import Composite, Layer
+from keras_vit.layers.base import Composite, Layer, wide
+from keras_vit.layers.fewer_tokens import merge_tokens
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.norms import NORMS
 from keras_vit.tables import pick
@@ -107,7 +108,10 @@ class TransformerBlock(Composite):
         mask: (B, T) or (B, T, T), True where a key may be attended to.
         rotation, bias, relative_keys: See `MultiHeadSelfAttention`.
         position_rows: (1, T, D), added to the tokens first.
-        returns: (B, T, D); with `num_queries` (B, S, D).
+        sizes: (B, T, 1), how many patches each token stands for. Larger ones
+            get more attention, and `merged_tokens` are merged.
+        returns: (B, T, D); with `num_queries` (B, S, D); with sizes a pair,
+            the tokens that are left and their sizes.
 
     All results of a block come from its `call`, which has two more arguments
     for reading a model: `change_scores` is called with the attention
@@ -134,13 +138,18 @@ class TransformerBlock(Composite):
             branches have one, or the "attention" alone.
         attention_options: Further arguments of `MultiHeadSelfAttention`.
         mlp_options: Further arguments of `MlpBlock`.
+        merged_tokens: Number of patches to merge between the attention and the
+            MLP, if the sizes of the tokens are given, see `merge_tokens`.
+        num_prefix_tokens: Number of tokens before the patches, which are not
+            merged.
 
     Example:
         >>> block = TransformerBlock(num_heads=3, mlp_dim=48)
         >>> tuple(block(np.ones((2, 17, 24))).shape)
         (2, 17, 24)
 
-    Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, eqs. 2 and 3.
+    Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, eqs. 2 and 3; Bolya
+        et al. 2023, arXiv:2210.09461, for merged tokens.
     """
 
     def __init__(
@@ -159,6 +168,8 @@ class TransformerBlock(Composite):
         layer_scale_branches: str = "both",
         attention_options: dict | None = None,
         mlp_options: dict | None = None,
+        merged_tokens: int = 0,
+        num_prefix_tokens: int = 1,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -184,6 +195,10 @@ class TransformerBlock(Composite):
         self.layer_scale_branches = layer_scale_branches
         self.attention_options = dict(attention_options or {})
         self.mlp_options = dict(mlp_options or {})
+        self.merged_tokens = as_whole(merged_tokens, "merged_tokens", least=0)
+        self.num_prefix_tokens = as_whole(
+            num_prefix_tokens, "num_prefix_tokens", least=0
+        )
         # In the order of the weights of saved models.
         norm_class = pick(NORMS, norm, "norm")
         self.attention_norm = self.inner(norm_class, "attention_norm", epsilon)
@@ -236,6 +251,7 @@ class TransformerBlock(Composite):
         bias=None,
         relative_keys=None,
         position_rows=None,
+        sizes=None,
         training=None,
         change_scores=None,
         num_queries=None,
@@ -245,6 +261,7 @@ class TransformerBlock(Composite):
             "bias": bias,
             "relative_keys": relative_keys,
             "position_rows": position_rows,
+            "sizes": sizes,
         }
         tensors = {key: x for key, x in tensors.items() if x is not None}
         options = {
@@ -261,6 +278,12 @@ class TransformerBlock(Composite):
             return kernels.rematerialize(self, run, tokens, *tensors.values())
         if position_rows is not None:
             tokens = tokens + tensors.pop("position_rows")
+        keys = []
+        if sizes is not None:
+            shift = ops.log(ops.cast(tensors.pop("sizes"), wide(tokens.dtype)))
+            shift = ops.transpose(shift, (0, 2, 1))[:, None]  # (B, 1, 1, T)
+            tensors["bias"] = shift if bias is None else bias + shift
+            options["note_keys"] = keys.append
 
         def add(tokens, branch, *layers):
             for layer in layers:
@@ -285,8 +308,17 @@ class TransformerBlock(Composite):
             ),
             *(None if is_before else norm, self.dropout, self.attention_scale),
         )
+        is_merged = sizes is not None and num_queries is None
+        if is_merged:
+            length, width = ops.shape(tokens)[1:]
+            heads = (-1, length, self.num_heads, width // self.num_heads)
+            means = ops.mean(kernels.reshape(keys[0], heads), axis=2)
+            tokens, sizes = merge_tokens(
+                *(tokens, sizes, means),
+                *(self.merged_tokens, self.num_prefix_tokens),
+            )
         norm = self.mlp_norm
-        return add(
+        tokens = add(
             tokens,
             kernels.call(
                 self.mlp,
@@ -295,6 +327,16 @@ class TransformerBlock(Composite):
             ),
             *(None if is_before else norm, self.mlp_scale),
         )
+        return (tokens, sizes) if is_merged else tokens
+
+    def compute_output_shape(self, tokens_shape, sizes_shape=None):
+        batch, length, width = tokens_shape
+        if sizes_shape is None:
+            return tuple(tokens_shape)
+        length -= min(
+            self.merged_tokens, (length - self.num_prefix_tokens) // 2
+        )
+        return (batch, length, width), (batch, length, 1)
 
     # A mask of pairs of tokens ends here.
     compute_mask = MultiHeadSelfAttention.compute_mask

@@ -46,7 +46,7 @@ def attend(query, key, value, num_heads, mask, bias):
 
     Shapes:
         query: (B, S, D). key, value: (B, T, D). mask: (B, 1, 1 or S, T).
-        bias: (1, K, S, T). returns: (B, S, D).
+        bias: (1, K, S, T) or (B, 1, 1, T). returns: (B, S, D).
     """
 
 

@@ -99,6 +99,7 @@ def _attend(query, key, value, num_heads, mask, bias):
         shape = (*mask.shape[:2], *lengths)
         mask = ops.pad(ops.broadcast_to(mask, shape), pairs)
     if bias is not None:
+        bias = ops.broadcast_to(bias, (*bias.shape[:2], *lengths))
         bias = ops.pad(ops.cast(bias, query.dtype), pairs)
     real = [
         jax.numpy.full(len(query), length, "int32") if any(extra) else None

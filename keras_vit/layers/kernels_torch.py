@@ -77,8 +77,9 @@ def run_graph(model: keras.Model, images, training):
                 tensors.pop(id(x), None)
         if node.operation._call_has_training_arg:
             arguments = {**arguments, "training": training}
-        (output,) = node.outputs
-        tensors[id(output)] = call(node.operation, *inputs, **arguments)
+        outputs = call(node.operation, *inputs, **arguments)
+        found = keras.tree.flatten(outputs)
+        tensors |= {id(x): y for x, y in zip(node.outputs, found)}
     return tensors[id(end)]
 
 

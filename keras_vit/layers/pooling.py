@@ -20,7 +20,8 @@ class PoolingLayer(Composite):
     the places of the tokens before the patches that are read, if the patches
     are not; `reads_first_alone` states whether the first token is all that is
     read. `needed_token` is the token, "class" or "distillation", without which
-    no model has the pooling.
+    no model has the pooling. `weighs_tokens` states whether `call` takes the
+    sizes (B, T, 1) of merged tokens, as `sizes`.
 
     Shapes:
         tokens: (B, T, D).
@@ -32,6 +33,7 @@ class PoolingLayer(Composite):
     head_class = None
     read_tokens = ()
     reads_first_alone = False
+    weighs_tokens = False
     needed_token = None
 
     def compute_mask(self, tokens, mask=None):
@@ -56,6 +58,7 @@ class ProbePooling(PoolingLayer):
     """
 
     needs = ("num_heads",)
+    weighs_tokens = True
     projects_query = False
     uses_key_value_bias = False
 
@@ -76,14 +79,18 @@ class ProbePooling(PoolingLayer):
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})
         self.built = True
 
-    def call(self, tokens, mask=None):
+    def call(self, tokens, mask=None, sizes=None):
         length, width = ops.shape(tokens)[1:]
         query = ops.cast(self.probe, self.compute_dtype)
         query = (self.query(query) if self.projects_query else query)[None]
         key_value = self.key_value(kernels.reshape(tokens, (-1, width)))
         key_value = kernels.reshape(key_value, (-1, length, 2 * width))
         key, value = ops.split(key_value, 2, axis=-1)
-        x = attend(query, key, value, num_heads=self.num_heads, mask=mask)
+        options = {"num_heads": self.num_heads, "mask": mask}
+        if sizes is not None:
+            shift = ops.log(ops.cast(sizes, wide(sizes.dtype)))
+            options["bias"] = ops.transpose(shift, (0, 2, 1))[:, None]
+        x = attend(query, key, value, **options)
         return self.out(kernels.reshape(x, (-1, width)))  # (B, D)
 
 
@@ -127,8 +134,8 @@ class AttentionPooling(ProbePooling):
         self.norm.build((None, 1, input_shape[-1]))
         self.mlp.build((None, 1, input_shape[-1]))
 
-    def call(self, tokens, mask=None):
-        x = super().call(tokens, mask)
+    def call(self, tokens, mask=None, sizes=None):
+        x = super().call(tokens, mask, sizes)
         residual = self.mlp(self.norm(x)[:, None])  # (B, 1, D)
         return x + kernels.reshape(residual, (-1, x.shape[-1]))
 
@@ -151,10 +158,12 @@ class PatchAttentionPooling(AttentionPooling):
             num_prefix_tokens, "num_prefix_tokens", least=0
         )
 
-    def call(self, tokens, mask=None):
-        if mask is not None:
-            mask = mask[:, self.num_prefix_tokens :]
-        return super().call(tokens[:, self.num_prefix_tokens :], mask)
+    def call(self, tokens, mask=None, sizes=None):
+        tokens, mask, sizes = (
+            x if x is None else x[:, self.num_prefix_tokens :]
+            for x in (tokens, mask, sizes)
+        )
+        return super().call(tokens, mask, sizes)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -272,6 +281,14 @@ class PatchPooling(PoolingLayer):
 class AveragePooling(PatchPooling):
     """Average the patch tokens in float32, as `gap` of the official code."""
 
+    weighs_tokens = True
+
+    def call(self, tokens, mask=None, sizes=None):
+        if sizes is None:
+            return super().call(tokens, mask)
+        prefix = self.num_prefix_tokens
+        return self.pool(tokens[:, prefix:], sizes[:, prefix:])
+
     def pool(self, tokens, mask):
         x = ops.cast(tokens, wide(tokens.dtype))
         if mask is None:
@@ -306,9 +323,10 @@ class TokenAndAveragePooling(AveragePooling):
     read_tokens = (0,)  # Analyses follow the class token alone.
     needed_token = "class"
 
-    def call(self, tokens, mask=None):
+    def call(self, tokens, mask=None, sizes=None):
         token = kernels.reshape(tokens[:, :1], (-1, tokens.shape[-1]))
-        return ops.concatenate([token, super().call(tokens, mask)], axis=-1)
+        average = super().call(tokens, mask, sizes)
+        return ops.concatenate([token, average], axis=-1)
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], 2 * input_shape[-1])

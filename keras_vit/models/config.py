@@ -56,11 +56,12 @@ RULES = {
     ),
     "must be 0 or more": (
         lambda value: value >= 0,
-        *("num_classes", "num_registers"),
+        *("num_classes", "num_registers", "merged_tokens"),
     ),
     "must be in [0, 1)": (
         lambda value: 0 <= value < 1,
         *("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"),
+        "patch_dropout_rate",
     ),
     "must be finite or None": (
         lambda value: value is None or math.isfinite(value),
@@ -162,6 +163,20 @@ def find_problems(config: "ViTConfig") -> Iterator[tuple[str, ...]]:
     if config.relative_positions != "none" and config.use_dynamic_image_size:
         rule = "are those of one grid of patches"
         yield rule, "relative_positions", "use_dynamic_image_size"
+    # Merged tokens have no single place, and relative keys no single token.
+    for name, field, others in (
+        ("merged_tokens", "position_placement", ("stem",)),
+        ("merged_tokens", "rotary_positions", ("none",)),
+        ("merged_tokens", "relative_positions", ("none",)),
+        ("patch_dropout_rate", "relative_positions", ("none", "table", "mlp")),
+        ("merged_tokens", "use_dynamic_image_size", (False,)),
+        ("patch_dropout_rate", "use_dynamic_image_size", (False,)),
+    ):
+        if getattr(config, name) and getattr(config, field) not in others:
+            yield f"must be 0, or `{field}` {others[0]!r}", name, field
+    for name in ("merged_tokens", "patch_dropout_rate"):
+        if getattr(config, name) and config.pooling == "none":
+            yield "must be 0 for outputs of every token", name, "pooling"
     if config.position_placement != "stem":
         rule = "must not be so if positions are added before every block"
         if config.position_embedding == "none":
@@ -264,6 +279,10 @@ class ViTConfig:
         attention_dropout_rate: Dropout rate of the attention probabilities.
         stochastic_depth_rate: Rate of the last block. The rates of the blocks
             grow linearly from 0 in the first block.
+        patch_dropout_rate: Share of the patches that training leaves out of
+            each image, see `PatchDropout`.
+        merged_tokens: Number of patches that each block merges with similar
+            ones, see `merge_tokens`; 0 for none.
         layer_norm_epsilon: Added to the variance of every norm.
         use_remat: Whether training keeps only the input of each block and
             computes the rest again in the backward pass, which needs less
@@ -333,6 +352,8 @@ class ViTConfig:
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
     stochastic_depth_rate: float = 0.0
+    patch_dropout_rate: float = 0.0
+    merged_tokens: int = 0
     layer_norm_epsilon: float = 1e-6
     use_remat: bool = False
 

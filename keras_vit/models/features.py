@@ -15,6 +15,7 @@ from keras_vit.models.dense import DensePredictor
 from keras_vit.models.vit import (
     VisionTransformer,
     block_indices,
+    check_has_all_patches,
     check_vision_transformer,
 )
 from keras_vit.tables import pick
@@ -195,6 +196,7 @@ def enter_blocks(model: VisionTransformer, images) -> tuple:
             arguments, as `position_layers` names them.
     """
     check_vision_transformer(model)
+    check_has_all_patches(model)
     # This model shares the layers without calling them again, so it leaves no
     # trace in `model`.
     start = keras.Model(model.input, block_inputs(model), name="before_blocks")

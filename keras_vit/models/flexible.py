@@ -206,7 +206,8 @@ class FlexibleVisionTransformer(keras.Model):
             ratio, and not to the grid. Default: as `position_resize` says.
 
     Raises:
-        ValueError: If the model has a stem or relative positions.
+        ValueError: If the model has a stem or relative positions, or leaves
+            out or merges patches.
 
     Example:
         >>> model = VisionTransformer(VARIANTS["mu/16"].config)
@@ -235,12 +236,14 @@ class FlexibleVisionTransformer(keras.Model):
             ("stem_stages", None),
             ("relative_positions", "none"),
             ("position_placement", "stem"),
+            ("patch_dropout_rate", 0),
+            ("merged_tokens", 0),
         ):
             if getattr(config, field) != default:
                 raise ValueError(
                     "`vision_transformer` must have no stem, no relative "
-                    "positions, which belong to one grid, and positions "
-                    "before the first block alone. Received: "
+                    "positions, which belong to one grid, positions before "
+                    "the first block alone, and all its patches. Received: "
                     f"{field}={getattr(config, field)!r}"
                 )
         self.vision_transformer = vision_transformer

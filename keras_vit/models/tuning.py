@@ -481,8 +481,10 @@ def copy_model(model, new_layers=(), *, dtype=None, is_merged=False, **changes):
             f"Received: model={model.name!r}, {changes}"
         )
     merged = merged_values(model) if is_merged else {}
+    known = {layer.name for layer in model.layers}
     for layer in copy.layers:
-        if layer.name in new_layers:
+        is_added = layer.name not in known and not layer.trainable_weights
+        if layer.name in new_layers or is_added:
             continue
         source = model.get_layer(layer.name)
         for new, old in zip(layer._flatten_layers(), source._flatten_layers()):
@@ -526,6 +528,8 @@ OVERRULED = {
         ("epsilon", "layer_norm_epsilon", "norm_epsilon"),
     ),
     "use_remat": (None, ("use_remat",)),
+    "merged_tokens": (None, ("merged_tokens",)),
+    "patch_dropout_rate": (("patch_dropout",), ("rate",)),
 }
 # Layers whose weights depend on the size of the images or of the patches. They
 # have no LoRA weights.

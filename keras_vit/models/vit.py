@@ -17,6 +17,7 @@ from keras_vit.layers.base import (
     wide_policy_at,
 )
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.fewer_tokens import PatchDropout, TokenSizes
 from keras_vit.layers.norms import NORMS, UnitNorm
 from keras_vit.layers.pooling import POOLINGS
 from keras_vit.layers.relative import RELATIVE_POSITIONS
@@ -88,13 +89,32 @@ def connect_layers(
             # A layer has the name of its field, and the index of its block.
             make = chosen_layer(config, name.rstrip("_0123456789"))
             positions[name] = inner(make, name)(x, *grid)
+    if config.patch_dropout_rate:
+        by_argument = {}
+        for argument, name in (pair for row in rows for pair in row.items()):
+            by_argument.setdefault(argument, {})[name] = positions[name]
+        rate, prefix = config.patch_dropout_rate, config.num_prefix_tokens
+        drop = inner(PatchDropout, "patch_dropout", rate, prefix)
+        x, found = drop(x, by_argument)
+        positions = {
+            k: value for row in found.values() for k, value in row.items()
+        }
+    sizes = (
+        inner(TokenSizes, "token_sizes")(x) if config.merged_tokens else None
+    )
     for index, row in enumerate(rows):
         block = inner(TransformerBlock, **block_options(config, index))
-        x = block(x, **{key: positions[name] for key, name in row.items()})
+        tensors = {key: positions[name] for key, name in row.items()}
+        if sizes is None:
+            x = block(x, **tensors)
+        else:
+            x, sizes = block(x, **tensors, sizes=sizes)
     if config.use_final_norm and not config.use_pooling_norm:
         x = norm("encoder_norm")(x)
     if make := chosen_layer(config, "pooling"):
-        x = inner(make, "pooling")(x)  # (B, D)
+        pooling = inner(make, "pooling")
+        is_weighed = sizes is not None and pooling.weighs_tokens
+        x = pooling(x, sizes=sizes) if is_weighed else pooling(x)  # (B, D)
     if config.use_final_norm and config.use_pooling_norm:
         x = norm("pooling_norm")(x)
     if config.representation_size:
@@ -148,6 +168,8 @@ def block_options(config: ViTConfig, index: int) -> dict:
         "norm_placement": config.norm_placement,
         "layer_scale_init": config.layer_scale_init,
         "layer_scale_branches": config.layer_scale_branches,
+        "merged_tokens": config.merged_tokens,
+        "num_prefix_tokens": config.num_prefix_tokens,
         "attention_options": {
             "qkv_bias": config.qkv_bias,
             "use_out_bias": config.use_block_bias,
@@ -341,7 +363,9 @@ class VisionTransformer(TunableModel):
                 before them (B, P, D).
 
         Raises:
-            ValueError: If `blocks` names no block, or one that is not there.
+            ValueError: If `blocks` names no block, or one that is not there;
+                if the model merges tokens, or leaves some out in training and
+                the images are symbolic.
 
         Example:
             >>> model = VisionTransformer(VARIANTS["mu/16"].config)
@@ -350,6 +374,13 @@ class VisionTransformer(TunableModel):
             [(2, 14, 14, 32), (2, 14, 14, 32)]
         """
         config = self.config
+        check_has_all_patches(self)
+        if config.patch_dropout_rate and isinstance(images, keras.KerasTensor):
+            raise ValueError(
+                "The features of symbolic images may be trained, so the model "
+                "must not leave out patches; use `model.with_patch_dropout(0)`."
+                f" Received: patch_dropout_rate={config.patch_dropout_rate}"
+            )
         layers = {layer.name: layer for layer in self.layers}
         outputs = []
         for index in block_indices(config.depth, blocks, "blocks"):
@@ -389,6 +420,34 @@ class VisionTransformer(TunableModel):
         if num_classes:
             train_layer(model, "predictions")
         return model
+
+    def with_merged_tokens(self, merged_tokens: int):
+        """Return this model with fewer and fewer tokens, which is faster.
+
+        The weights are the same, and no training is needed. Outputs differ the
+        more, the more tokens are merged.
+
+        Args:
+            merged_tokens: Number of patches that each block merges with
+                similar ones; 0 for none.
+
+        Example:
+            >>> model = VisionTransformer(VARIANTS["mu/16"].config)
+            >>> fast = model.with_merged_tokens(13)
+            >>> fast.layers[-4].output[0].shape  # Of 197, after 4 blocks.
+            (None, 145, 32)
+
+        Reference: Bolya et al. 2023, Token Merging, arXiv:2210.09461.
+        """
+        return copy_model(self, merged_tokens=merged_tokens)
+
+    def with_patch_dropout(self, rate: float):
+        """Return this model, whose training leaves out a share of the patches.
+
+        Args:
+            rate: The share, see `PatchDropout`; 0 for none.
+        """
+        return copy_model(self, patch_dropout_rate=rate)
 
     def with_classifier_activation(self, classifier_activation: str | None):
         """Return this model with another activation; None for logits."""
@@ -447,6 +506,16 @@ def check_vision_transformer(model):
         "`model` must be a keras_vit.VisionTransformer."
         f"{advice} Received: {type(model).__name__}"
     )
+
+
+def check_has_all_patches(model: VisionTransformer):
+    """Raise a ValueError if the blocks of `model` merge patches."""
+    if model.config.merged_tokens:
+        raise ValueError(
+            "`model` must not merge tokens, because each patch is looked at; "
+            "use `model.with_merged_tokens(0)`. "
+            f"Received: merged_tokens={model.config.merged_tokens}"
+        )
 
 
 def find_vision_transformers(model, call: str = "model") -> Iterator[str]:

@@ -7,6 +7,7 @@ from keras import ops
 from keras_vit.arguments import as_whole
 from keras_vit.layers.base import InnerLayers, wide
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.fewer_tokens import TAKERS, TakeTokens
 from keras_vit.layers.norms import LayerNorm
 from keras_vit.layers.positions import LearnedPositionEmbedding
 from keras_vit.layers.relative import RELATIVE_POSITIONS
@@ -15,7 +16,6 @@ from keras_vit.models.features import block_inputs
 from keras_vit.pretraining.masking import (
     MaskTokens,
     RandomPatchOrder,
-    TakeTokens,
 )
 from keras_vit.pretraining.pretraining_model import (
     PretrainingModel,
@@ -82,7 +82,7 @@ class MaskedAutoencoder(PretrainingModel):
         inner = InnerLayers(encoder.dtype_policy, edits or {})
         config = encoder.config
         relative = RELATIVE_POSITIONS[config.relative_positions]
-        if relative and relative.argument not in CHOOSERS:
+        if relative and relative.argument not in TAKERS:
             raise ValueError(
                 "`encoder` must have no relative keys, which belong to a whole "
                 "grid of patches. Received: "
@@ -157,30 +157,10 @@ def encode_visible(encoder, order, hidden: int):
     tokens, positions = block_inputs(encoder)
     x = TakeTokens(dtype=encoder.dtype_policy, name="visible")(tokens, indices)
     for index, row in enumerate(positions):
-        choose = {
-            key: CHOOSERS[key](rows, indices) for key, rows in row.items()
-        }
+        choose = {key: TAKERS[key](rows, indices) for key, rows in row.items()}
         x = encoder.get_layer(f"block_{index:02d}")(x, **choose)
     last = last_layer(encoder)
     return last(x) if last.name == "encoder_norm" else x
-
-
-def _choose_bias(bias, indices):
-    """Return (B, K, S, S) of (1, K, T, T)."""
-    heads, length = bias.shape[1], bias.shape[-1]
-    pairs = indices[:, :, None] * length + indices[:, None, :]  # (B, S, S)
-    flat = ops.reshape(bias, (heads, length * length))
-    return ops.transpose(ops.take(flat, pairs, axis=1), (1, 0, 2, 3))
-
-
-# Argument of a block -> what it is for the tokens of these indices (B, S).
-CHOOSERS = {
-    # (2, B, S, K, E) of (2, T, K, E).
-    "rotation": lambda rotation, indices: ops.take(rotation, indices, axis=1),
-    "bias": _choose_bias,
-    # (B, S, D) of (1, T, D).
-    "position_rows": lambda rows, indices: ops.take(rows[0], indices, axis=0),
-}
 
 
 def _decode(encoder, x, order, hidden, width, depth, heads, inner):

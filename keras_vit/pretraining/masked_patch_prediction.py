@@ -5,11 +5,11 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers.base import InnerLayers, wide
+from keras_vit.layers.fewer_tokens import TakeTokens
 from keras_vit.models import VisionTransformer
 from keras_vit.pretraining.masking import (
     PatchCorruption,
     RandomPatchOrder,
-    TakeTokens,
 )
 from keras_vit.pretraining.pretraining_model import (
     PretrainingModel,

@@ -155,6 +155,11 @@ def check_encoder(encoder):
             "reconstructed; use `with_image_size`",
             *("image_size", "patch_size"),
         ),
+        (
+            config.patch_dropout_rate or config.merged_tokens,
+            "all its patches, to hide some",
+            *("patch_dropout_rate", "merged_tokens"),
+        ),
     ):
         if is_wrong:
             found = ", ".join(f"{n}={getattr(config, n)}" for n in fields)

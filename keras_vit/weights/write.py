@@ -284,6 +284,7 @@ UNSTORED = (
     "dropout_rate",
     "attention_dropout_rate",
     "stochastic_depth_rate",
+    "patch_dropout_rate",
     "use_remat",
 )
 # Endings of files. A new folder cannot have one of them.

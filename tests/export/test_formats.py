@@ -121,6 +121,7 @@ def test_outputs_are_those_of_keras(format, bundle, model, images):
         *((kind, "openvino") for kind in ("beit", "eva02", "dinov3", "aimv2")),
         ("eva02", "onnx"),
         ("beit", "saved_model"),
+        *(("merged", format) for format in READERS),
     ],
 )
 def test_models_of_other_families_agree(kind, format, write):
@@ -129,7 +130,11 @@ def test_models_of_other_families_agree(kind, format, write):
     test_tflite.py and test_onnx.py have all kinds, and a page has a TFLite
     file.
     """
-    model = make_model(depth=1, **LATER_KINDS[kind])
+    if kind == "merged":
+        choices = {"merged_tokens": 4, "pooling": "map", "depth": 2}
+    else:
+        choices = {"depth": 1, **LATER_KINDS[kind]}
+    model = make_model(**choices)
     report = write(format, model, noise(3, *model.input_shape[1:]))
     assert report.max_difference <= 1e-5
 

@@ -454,6 +454,12 @@ CASES = {
         TOKENS,
         lambda layer, w, x: x,
     ),
+    "patch dropout": Case(
+        layers.PatchDropout,
+        {"rate": 0.4, "seed": 3},
+        TOKENS,
+        lambda layer, w, x: x,
+    ),
     **{
         f"attention {name}": Case(
             layers.MultiHeadSelfAttention,

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from keras_vit.layers.fewer_tokens import TakeTokens
 from keras_vit.pretraining.masking import (
     NUM_FIXED_ORDERS,
     PatchCorruption,
     RandomPatchOrder,
-    TakeTokens,
 )
 from tests.tiny import noise, randomize, to_numpy
 

@@ -46,7 +46,7 @@ from trainers.evaluation.predictions import (
     to_probabilities,
 )
 from trainers.evaluation.scores import Tally
-from trainers.models.factory import with_patch_size
+from trainers.models.factory import with_other_tokens
 from trainers.paths import (
     Path,
     check_writable,
@@ -78,6 +78,7 @@ def evaluate(
     report_dir: Path | None = None,
     other: OtherModel | None = None,
     patch_size: int | None = None,
+    merged_tokens: int | None = None,
     show: Callable[[Mapping], None] = lambda report: None,
 ) -> dict[str, float | int | str]:
     """Return the accuracy of a model on a data set, and draw some examples.
@@ -100,19 +101,21 @@ def evaluate(
             `eval_batches`; None for those of the run.
         max_bad_examples: Number of unreadable images to skip at most.
         report_dir: Folder to write to; None for the folder of a run, or one in
-            it for another data set, preprocessing or patch size (see
+            it for another data set, preprocessing or other tokens (see
             `choose_folder`), and to write nothing for other models.
         other: The evaluation of another model on the same images, to show
             beside this one on the page.
         patch_size: Side of the patches in pixels, to which the kernel of the
             model is resized as in FlexiViT. Default: that of the model.
+        merged_tokens: Number of patches that each block merges with similar
+            ones. Default: that of the model.
         show: Takes the report before a file is written, so that it is not lost
             if that fails or `other` is of other images. Then none of the files
             is written.
 
     Returns:
         model, dataset, split, preprocess: The evaluated model and data.
-        patch_size: The patch size, if it was given.
+        patch_size, merged_tokens: The numbers that were given.
         chosen_on_split: What a training or a calibration chose by images of
             this split: "model", "thresholds", "calibration".
         num_left_out: Number of ignored images, which have no label or cannot
@@ -127,10 +130,12 @@ def evaluate(
             allowed cannot be read, or `other` is of other images.
         OSError: If a file cannot be written.
     """
-    folder = choose_folder(source, dataset, report_dir, preprocess, patch_size)
+    tokens = {"patch_size": patch_size, "merged_tokens": merged_tokens}
+    tokens = {name: x for name, x in tokens.items() if x is not None}
+    folder = choose_folder(source, dataset, report_dir, preprocess, **tokens)
     check_report_dir(source, folder)
     preprocess = source.preprocess if preprocess is None else preprocess
-    model = with_patch_size(source.load_model(), patch_size)
+    model = with_other_tokens(source.load_model(), **tokens)
     check_classes(source, dataset)
     bad_examples = BadExamples(max_bad_examples)
     if dataset.maps:
@@ -139,8 +144,8 @@ def evaluate(
     else:
         check_kind_of_labels(source, dataset)
         check_logits(model, dataset)
-        # Patches of another size give other features than were calibrated.
-        calibration = None if patch_size else source.calibration
+        # Other tokens give other features than were calibrated.
+        calibration = None if tokens else source.calibration
         known = calibration and calibration.known
         results = start_results(source, dataset, other, known)
     for images, logits, labels, positions, names in predict_dataset(
@@ -168,7 +173,7 @@ def evaluate(
         "dataset": dataset.name,
         "split": dataset.eval_split,
         "preprocess": preprocess,
-        **({"patch_size": patch_size} if patch_size else {}),
+        **tokens,
         **name_chosen(source, dataset),
         "num_left_out": dataset.num_examples(dataset.eval_split)
         - found["num_examples"],
@@ -230,7 +235,8 @@ def choose_folder(
     dataset: ImageDataset,
     report_dir: Path | None,
     preprocess: str | None,
-    patch_size: int | None,
+    patch_size: int | None = None,
+    merged_tokens: int | None = None,
 ) -> Path | None:
     """Return the folder to write the report of an evaluation to.
 
@@ -244,6 +250,7 @@ def choose_folder(
         report_dir: See there.
         preprocess: See there.
         patch_size: See there.
+        merged_tokens: See there.
     """
     if report_dir or not source.folder:
         return report_dir
@@ -252,8 +259,12 @@ def choose_folder(
         folder = folder / name_folder(f"dataset_{dataset.name}")
     if preprocess not in (None, recipe.eval_preprocess):
         folder = folder / name_folder(f"preprocess_{preprocess}")
-    if patch_size:
-        folder = folder / f"patch_size_{patch_size}"
+    for name, number in (
+        ("patch_size", patch_size),
+        ("merged_tokens", merged_tokens),
+    ):
+        if number is not None:
+            folder = folder / f"{name}_{number}"
     return folder
 
 

@@ -390,7 +390,7 @@ def make_pictures(
     """Return the pictures of the telling images by their positions.
 
     Where the model looked is the attention rollout, for a VisionTransformer
-    whose images have one size.
+    that keeps all tokens.
 
     Args:
         telling: The images.
@@ -402,7 +402,8 @@ def make_pictures(
         return {}
     images = np.stack([row.image for row in rows])
     looks = [None] * len(rows)
-    if isinstance(model, VisionTransformer):
+    is_vit = isinstance(model, VisionTransformer)
+    if is_vit and not model.config.merged_tokens:
         looks = head_grid(model, images, attention_rollout(model, images))
     found = {}
     for row, image, look in zip(rows, images, looks):

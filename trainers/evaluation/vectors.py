@@ -112,6 +112,9 @@ def make_encoder(model: keras.Model, vector: str = "pooled") -> keras.Model:
                 f"output_shape={model.output_shape}"
             )
     else:
+        check_vision_transformer(model)
+        if model.config.patch_dropout_rate:
+            model = model.with_patch_dropout(0)
         outputs = _join_blocks(model, *parse_vector(vector), vector)
     if keras.backend.standardize_dtype(outputs.dtype) != "float32":
         outputs = ops.cast(outputs, "float32")
@@ -138,7 +141,6 @@ def parse_vector(vector: str) -> tuple[str, list[int]]:
 
 def _join_blocks(model, kind, blocks, vector):
     """Return the symbolic vectors after some blocks, joined."""
-    check_vision_transformer(model)
     block_indices(model.config.depth, blocks, "vector")
     if kind == "token" and not model.config.use_class_token:
         raise ValueError(

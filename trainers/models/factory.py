@@ -159,25 +159,36 @@ class FixedPatchSize:
         )
 
 
-def with_patch_size(model: keras.Model, patch_size: int | None) -> keras.Model:
-    """Return a model with patches of another size, for the same images.
+def with_other_tokens(
+    model: keras.Model,
+    patch_size: int | None = None,
+    merged_tokens: int | None = None,
+) -> keras.Model:
+    """Return a model that makes other tokens of the same images.
 
     Args:
         model: The model.
         patch_size: Side of a patch in pixels; None for that of the model.
+        merged_tokens: Number of patches that each block merges; None for that
+            of the model.
 
     Raises:
-        ValueError: If the model is not a VisionTransformer, or its images are
-            not a whole number of these patches.
+        ValueError: If the model is not a VisionTransformer, its images are
+            not a whole number of these patches, or it cannot merge tokens.
     """
-    if patch_size is None:
-        return model
-    if not isinstance(model, VisionTransformer):
+    changes = {"patch_size": patch_size, "merged_tokens": merged_tokens}
+    changes = _given(changes)
+    if changes and not isinstance(model, VisionTransformer):
+        [name, *_] = changes
         raise ValueError(
-            "`patch_size` needs a VisionTransformer. Received: "
-            f"patch_size={patch_size}, model={model.name!r}"
+            f"`{name}` needs a VisionTransformer. Received: "
+            f"{name}={changes[name]}, model={model.name!r}"
         )
-    return model.with_image_size(model.config.image_size, patch_size)
+    if patch_size is not None:
+        model = model.with_image_size(model.config.image_size, patch_size)
+    if merged_tokens is not None:
+        model = model.with_merged_tokens(merged_tokens)
+    return model
 
 
 def make_variants(
@@ -327,7 +338,8 @@ def _build_whole(recipe, dataset):
         head_bias=recipe.head_bias,
     )
     if isinstance(model, TunableModel):
-        copy = model.with_remat(recipe.use_remat)
+        changes = {"use_remat": recipe.use_remat, **_token_options(recipe)}
+        copy = copy_model(model, **changes)
         copy.load_report = model.load_report
         return copy
     return model
@@ -456,6 +468,15 @@ def _training_options(recipe):
         "stochastic_depth_rate": recipe.stochastic_depth_rate,
         "head_bias": recipe.head_bias,
         "use_remat": recipe.use_remat,
+        **_token_options(recipe),
+    }
+
+
+def _token_options(recipe):
+    """Return the options of models that read fewer patches."""
+    return {
+        "patch_dropout_rate": recipe.patch_dropout_rate,
+        "merged_tokens": recipe.merged_tokens,
     }
 
 
@@ -476,8 +497,10 @@ def check_trainable(model: keras.Model, recipe: Recipe):
             f"{len(model.trainable_variables)} trainable weights "
             f"(pooling={recipe.pooling!r}, init_from={recipe.init_from!r})"
         )
-    if recipe.log_attention and not isinstance(model, VisionTransformer):
+    is_vit = isinstance(model, VisionTransformer)
+    if recipe.log_attention and not (is_vit and not model.config.merged_tokens):
         raise ValueError(
-            "`log_attention` needs a VisionTransformer. Received: "
-            f"log_attention={recipe.log_attention}, model={recipe.model!r}"
+            "`log_attention` needs a VisionTransformer that merges no tokens. "
+            f"Received: log_attention={recipe.log_attention}, "
+            f"model={recipe.model!r}, merged_tokens={recipe.merged_tokens}"
         )

@@ -416,6 +416,15 @@ class Recipe:
     stochastic_depth_rate: float = option(
         0.0, "Probability of dropping a branch of the last block."
     )
+    patch_dropout_rate: float = option(
+        0.0, "Share of the patches that training leaves out of each image."
+    )
+    merged_tokens: int = option(
+        0,
+        "Number of patches that each block merges with similar ones, which is "
+        "faster and less accurate; 0 for none.",
+        range=NOT_NEGATIVE,
+    )
     head_bias: float = option(0.0, "Initial bias of the head.")
     init_from: str | None = option(
         None,
@@ -927,6 +936,7 @@ class Recipe:
 _NEED_OBJECTIVE = {
     (CLASSIFY,): (
         *("teacher", "patch_sizes", "representation_size", "log_attention"),
+        *("patch_dropout_rate", "merged_tokens"),
     ),
     (CLASSIFY, *MAPS): ("lora_rank", "train_only"),
     (CLASSIFY, *MASK_RATIOS): (

@@ -26,6 +26,7 @@ def count_flops(
     model: keras.Model,
     image_shape: tuple[int, int, int] | None = None,
     run: Callable | None = None,
+    training: bool = False,
 ) -> int:
     """Return the floating-point operations of one forward pass of one image.
 
@@ -37,6 +38,8 @@ def count_flops(
         model: Any Keras model of images.
         image_shape: (height, width, channels), for a model of any size.
         run: What is called instead of the model, with its images.
+        training: Whether it is called as in training, which may leave out
+            patches.
 
     Raises:
         ValueError: If neither the model nor `image_shape` states the shape of
@@ -45,8 +48,8 @@ def count_flops(
     shape = check_image_shape(model, image_shape)
     run = run or model
     if keras.backend.backend() == "jax":
-        return _jaxpr_flops(_trace_on_jax(model, run, shape))
-    forward = tf.function(lambda images: run(images, training=False))
+        return _jaxpr_flops(_trace_on_jax(model, run, shape, training))
+    forward = tf.function(lambda images: run(images, training=training))
     images = tf.TensorSpec((1, *shape), model.inputs[0].dtype)
     return _graph_flops(forward.get_concrete_function(images).graph)
 
@@ -114,7 +117,7 @@ def check_image_shape(model, image_shape=None) -> tuple[int, int, int]:
     return shape
 
 
-def _trace_on_jax(model, run, shape):
+def _trace_on_jax(model, run, shape, training):
     """Return the forward pass of an image as a jaxpr."""
     import jax
 
@@ -122,7 +125,7 @@ def _trace_on_jax(model, run, shape):
 
     def forward(values, images):
         with keras.StatelessScope(zip(model.variables, values)):
-            return run(images, training=False)
+            return run(images, training=training)
 
     images = jax.ShapeDtypeStruct((1, *shape), model.inputs[0].dtype)
     return jax.make_jaxpr(forward)(values, images).jaxpr

@@ -272,7 +272,7 @@ def read_figures(run: RunFolder, recipe: Recipe) -> dict | None:
         is_as_trained = (
             report.get("dataset") == recipe.dataset
             and report.get("preprocess", preprocess) == preprocess
-            and "patch_size" not in report
+            and not {"patch_size", "merged_tokens"} & report.keys()
         )
         if not is_as_trained or is_outdated(report, run):
             return None

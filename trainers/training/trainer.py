@@ -509,9 +509,13 @@ class Trainer:
 
     @functools.cached_property
     def flops_per_image(self) -> int:
-        """FLOPs of a forward pass; cached, because counting traces a graph."""
+        """FLOPs of a forward pass of training; counting traces a graph."""
         runs = self.loop.update.variants or (self.loop.model,)
-        counts = [count_flops(self.loop.model, run=run) for run in runs]
+        training = self.recipe.patch_dropout_rate > 0
+        counts = [
+            count_flops(self.loop.model, run=run, training=training)
+            for run in runs
+        ]
         return round(sum(counts) / len(counts))
 
     def __str__(self):

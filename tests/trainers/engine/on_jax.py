@@ -311,6 +311,7 @@ DRAWING_MODES = {
     "dropout": {
         "dropout_rate": 0.2,
         "stochastic_depth_rate": 0.2,
+        "patch_dropout_rate": 0.3,
         "accumulation_steps": 2,
     },
     "masked patches": {"objective": "masked_patches"},

@@ -184,6 +184,7 @@ def test_report_says_what_was_evaluated_and_goes_where_it_should(
         ("digits", {}, ""),
         ("digits", {"preprocess": ""}, ""),
         ("digits", {"patch_size": 8}, "patch_size_8"),
+        ("digits", {"merged_tokens": 0}, "merged_tokens_0"),
         ("mnist", {}, "dataset_mnist"),
         ("mnist", {"patch_size": 8}, "dataset_mnist/patch_size_8"),
         ("folder:/a/b c", {}, "dataset_folder_a_b_c_[0-9a-f]{8}"),
