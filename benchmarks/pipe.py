@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -108,6 +109,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
+            start_new_session=True,  # `pause` is about its children, too.
         )
         try:
             self.versions = self.ask(json.dumps(case))
@@ -130,10 +132,20 @@ class Worker:
                 f"{self._name} ended without an answer:\n{last}"
             ) from None
 
+    def pause(self):
+        """Stop the process and its children, which may work ahead."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def resume(self):
+        """Let them go on."""
+        os.killpg(self._process.pid, signal.SIGCONT)
+
     def __enter__(self):
         return self
 
     def __exit__(self, *error):
+        with contextlib.suppress(ProcessLookupError):
+            self.resume()
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()  # The worker ends when its input does.
         self._process.wait()

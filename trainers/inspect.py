@@ -26,7 +26,7 @@ from keras_vit.analysis.gallery import (
 )
 from keras_vit.inspect import open_subject as open_file
 from keras_vit.model_files import RUN_MODEL, is_run
-from keras_vit.models import VisionTransformer
+from keras_vit.models import DensePredictor, VisionTransformer
 from trainers.augment.augmentation import line_of
 from trainers.commands import open_source, run_main, stop_at_once, user_errors
 from trainers.data.batches import eval_batches
@@ -35,6 +35,7 @@ from trainers.data.decoding import BadExamples
 from trainers.data.readers.image_files import ImageFiles
 from trainers.data.readers.image_paths import printable
 from trainers.evaluation.predictions import check_images_fit, load_image
+from trainers.models.factory import encoder_of
 from trainers.models.initial_model import is_run_folder
 from trainers.paths import as_path
 from trainers.training.run_folder import RunFolder
@@ -114,9 +115,18 @@ def operations_for(subject: Subject, source: str) -> str:
 
 
 def open_run(run_dir: str) -> Subject:
-    """Open the model of a run; images are preprocessed as in its evaluation."""
+    """Open the model of a run; images are preprocessed as in its evaluation.
+
+    Of a model with an answer for each pixel, this is the encoder.
+    """
     run = RunFolder(as_path(run_dir))
-    model = run.load_model()
+    model, class_names = run.load_model(), run.load_class_names()
+    if isinstance(model, DensePredictor):
+        model, class_names = encoder_of(model), None
+        print(
+            f"{run_dir} answers for each pixel: its encoder is shown. "
+            "trainers.evaluate shows the answers."
+        )
     if not isinstance(model, VisionTransformer):
         raise ValueError(
             f"{run_dir} must contain a VisionTransformer. "
@@ -128,7 +138,7 @@ def open_run(run_dir: str) -> Subject:
         run.name,
         model,
         lambda path: load_image(path, shape, preprocess, pixel_range),
-        run.load_class_names(),
+        class_names,
         run.activation,
         run.load_recipe().normalization,
     )
@@ -145,7 +155,8 @@ def first_test_images(
 
     The model may be of another run than the data set.
     """
-    check_images_fit(subject.model, dataset)
+    if not dataset.maps:
+        check_images_fit(subject.model, dataset)
     batches = eval_batches(
         dataset,
         image_size=subject.model.input_shape[1:3],
@@ -168,6 +179,9 @@ def first_test_images(
         name = f"test image {i + 1}"
         if isinstance(dataset.reader, ImageFiles):
             name = os.path.basename(printable(files[i].numpy()))
+        if dataset.maps:
+            names.append(name)
+            continue
         # Of several labels, one that is not known is NaN.
         classes = [
             dataset.class_names[j] for j in np.flatnonzero(labels[i] == 1)

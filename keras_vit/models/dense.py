@@ -575,7 +575,9 @@ def predict_windows(
     """Return the outputs of a model for images that are larger than its own.
 
     The images are read in windows of the size of the model, which cover them
-    evenly; where windows overlap, the mean of their outputs counts.
+    evenly. Where windows overlap, the mean of their outputs counts, to which
+    each contributes the less, the nearer its border is, so that no seam is
+    seen.
 
     Shapes:
         images: (B, H, W, C). returns: (B, H, W, num_outputs), float32.
@@ -620,11 +622,13 @@ def predict_windows(
     shape = (*images.shape[:3], model.output_shape[-1])
     total = np.zeros(shape, "float32")
     covers = np.zeros((*images.shape[:3], 1), "float32")
+    ramps = [np.minimum(np.arange(n) + 1, n - np.arange(n)) for n in sides]
+    weights = np.multiply.outer(*ramps).astype("float32")[..., None]
     for first in range(0, len(places), batch_size):
         part = places[first : first + batch_size]
         windows = np.stack([images[place] for place in part])
         outputs = ops.convert_to_numpy(model.predict_on_batch(windows))
         for place, output in zip(part, outputs):
-            total[place] += output
-            covers[place] += 1
+            total[place] += weights * output
+            covers[place] += weights
     return total / covers

@@ -227,7 +227,12 @@ def test_other_corners_are_those_of_keras(sizes):
 
 
 def test_windows_are_averaged():
-    """Of a model that adds a constant for each place in a window."""
+    """Of a model that adds a constant for each place in a window.
+
+    Places count by their distance from its border: 1, 2, 2, 1.
+    """
+    ramp = np.array([1, 2, 2, 1.0])
+    weights = (ramp[:, None] * ramp)[..., None]
     places = np.arange(16, dtype="float32").reshape(4, 4, 1)
     inputs = keras.Input((4, 4, 1))
     model = keras.Model(inputs, inputs + places)
@@ -236,8 +241,9 @@ def test_windows_are_averaged():
     total, count = np.zeros((7, 10, 1)), np.zeros((7, 10, 1))
     for top in (0, 2, 3):  # (7 - 4) / 2 steps, as even as whole numbers are.
         for left in (0, 2, 4, 6):
-            total[top : top + 4, left : left + 4] += places
-            count[top : top + 4, left : left + 4] += 1
+            window = np.s_[top : top + 4, left : left + 4]
+            total[window] += weights * places
+            count[window] += weights
     np.testing.assert_allclose(found, images + total / count, atol=1e-5)
     for wrong, words in (
         ({"images": images[:, :3]}, r"`images` must be .*=\(3, 3, 10, 1\)"),

@@ -1,5 +1,6 @@
 """Predictions for image files and folders, in any number."""
 
+import concurrent.futures
 import csv
 import dataclasses
 import functools
@@ -7,6 +8,7 @@ import glob
 import itertools
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TextIO
 
@@ -22,7 +24,7 @@ from trainers.data.readers.image_paths import (
 )
 from trainers.evaluation.calibration import set_limit
 from trainers.evaluation.map_predictions import make_predict_maps, name_maps
-from trainers.evaluation.predictions import load_image, make_predict
+from trainers.evaluation.predictions import make_load_image, make_predict
 from trainers.evaluation.ray_workers import RayCluster
 from trainers.paths import as_path
 from trainers.training.run_folder import (
@@ -239,19 +241,24 @@ def make_predict_files(
         limit = set_limit(calibration.truths, coverage)
     known = calibration and calibration.known
     predict = make_predict(model, source.activation, known)
+    load_image = make_load_image(
+        model.input_shape[1:], preprocess, source.pixel_range
+    )
+    # Threads: decoding would leave all processors but one idle.
+    pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
+
+    def load(path):
+        """Return an image and no fault, or the other way round."""
+        try:
+            return load_image(path), None
+        except (OSError, ValueError) as error:
+            return None, message_of(error) + _advise(path)
 
     def predict_files(paths):
-        images, faults = {}, {}
-        for path in paths:
-            try:
-                images[path] = load_image(
-                    path,
-                    model.input_shape[1:],
-                    preprocess,
-                    source.pixel_range,
-                )
-            except (OSError, ValueError) as error:
-                faults[path] = message_of(error) + _advise(path)
+        with warnings.catch_warnings():  # Threads that do leave other filters.
+            loaded = dict(zip(paths, pool.map(load, paths)))
+        images = {path: x for path, (x, fault) in loaded.items() if not fault}
+        faults = {path: fault for path, (_, fault) in loaded.items() if fault}
         found = {}
         if images:
             probabilities, scores = predict([*images.values()])

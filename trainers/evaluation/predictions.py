@@ -39,11 +39,24 @@ def load_image(
         ValueError: If the file is not an image.
         OSError: If the file cannot be read.
     """
+    return make_load_image(input_shape, preprocess, pixel_range)(path)
+
+
+def make_load_image(
+    input_shape: tuple,
+    preprocess: str = "",
+    pixel_range: tuple[float, float] | None = None,
+) -> Callable[[str], np.ndarray]:
+    """Return `load_image` for many paths; several threads may call it."""
     prepare, _ = make_prepare_one(preprocess, input_shape[:2])
     options = PixelOptions(input_shape[-1], pixel_range)
-    with open(path, "rb") as file:
-        pixels = decode_file(file.read(), options, path)
-    return prepare(pixels).numpy()
+
+    def load(path):
+        with open(path, "rb") as file:
+            pixels = decode_file(file.read(), options, path)
+        return prepare(pixels).numpy()
+
+    return load
 
 
 def make_predict(

@@ -32,6 +32,7 @@ from trainers.evaluation.file_predictions import (
     predict_each,
 )
 from trainers.evaluation.probing import probe
+from trainers.inspect import inspect_run
 from trainers.recipes.recipe import Recipe
 from trainers.sweeps.sweeping import open_sweep
 from trainers.training.report import read_metrics
@@ -403,6 +404,14 @@ def test_the_file_of_a_model_names_its_classes(runs, tmp_path):
     ]
     assert rows[0] == rows[1]
     assert {name for name, _ in rows[1].classes} <= set(NAMES)
+
+
+def test_the_encoder_is_inspected(runs, kind, tmp_path, capsys):
+    out = tmp_path / "out"
+    inspect_run(str(runs[kind].folder), out_dir=str(out), num_images=2)
+    assert "its encoder is shown" in capsys.readouterr().out
+    names = {path.name for path in out.iterdir()}
+    assert {"report.html", "distances.png", "norms.png"} <= names
 
 
 def test_large_photos_are_read_in_windows(runs, tmp_path):
