@@ -2,6 +2,9 @@
 
 Each operation takes and returns an image (H, W, C) of type uint8, with one or
 three channels. Fractional levels are rounded down, as in Pillow.
+
+TensorFlow is slow at `tf.where`, and at broadcasting along the channels: the
+operations do without both.
 """
 
 import functools
@@ -146,8 +149,12 @@ def auto_contrast(image):
     low, span = tf.where(span > 0, low, 0), tf.where(span > 0, span, 255)
     # 255 (value - low) / span. Adding 0.5 / span protects whole quotients
     # from rounding errors, and never reaches the next level.
-    stretched = values * (255 / span) + (0.5 - 255 * low) / span
-    return tf.cast(stretched, tf.uint8)
+    height, width = tf.unstack(tf.shape(image)[:2])
+    factor, shift = (
+        tf.tile(x, [width]) for x in (255 / span, (0.5 - 255 * low) / span)
+    )
+    stretched = tf.reshape(values, (height, -1)) * factor + shift
+    return tf.reshape(tf.cast(stretched, tf.uint8), tf.shape(image))
 
 
 def equalize(image):
@@ -184,18 +191,19 @@ def solarize(image, threshold: int):
     """Invert the levels from `threshold` on; 256 or more change nothing."""
     if threshold > 255:
         return image
-    return tf.where(image < threshold, image, 255 - image)
+    # The bits of 255 - level are those of the level, inverted.
+    return tf.bitwise.bitwise_xor(image, 255 * _mask(image >= threshold))
 
 
 def solarize_add(image, addition: int):
     """Add to the levels below 128, and clip the sum at 255."""
-    added = tf.minimum(image, 255 - min(addition, 255)) + min(addition, 255)
-    return tf.where(image < 128, added, image)
+    added = tf.minimum(255 - image, min(addition, 255))
+    return image + added * _mask(image < 128)
 
 
 def adjust_color(image, factor: float):
     """Blend with the grey image: 0 removes the colour, 2 doubles it."""
-    return _blend(_to_grey(image), image, factor)
+    return _blend(_to_grey(image, image.shape[-1]), image, factor)
 
 
 def adjust_contrast(image, factor: float):
@@ -211,17 +219,25 @@ def adjust_brightness(image, factor: float):
 
 def adjust_sharpness(image, factor: float):
     """Blend with a smoothed image; pixels on the border stay unchanged."""
-    height, width = tf.unstack(tf.shape(image)[:2])
     values = tf.pad(tf.cast(image, tf.float32), [[1, 1], [1, 1], [0, 0]])
     rows = values[:-2] + values[1:-1] + values[2:]
     box = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]
     values = values[1:-1, 1:-1]
     # A weighted mean of 3 x 3 pixels: the middle one has weight 5.
     smooth = tf.floor((box + 4 * values) / 13 + 0.5)
-    rows, columns = tf.range(height)[:, None, None], tf.range(width)[:, None]
-    inside = (0 < rows) & (rows < height - 1)
-    inside &= (0 < columns) & (columns < width - 1)
-    return _blend(tf.where(inside, smooth, values), image, factor)
+    height, width, channels = tf.unstack(tf.shape(image))
+    rows, columns = (
+        tf.cast((0 < place) & (place < last), tf.float32)
+        for place, last in (
+            (tf.range(height), height - 1),
+            (tf.range(width), width - 1),
+        )
+    )
+    inside = rows[:, None] * tf.repeat(columns, channels)
+    # Whole numbers, so that this is exact.
+    change = tf.reshape(smooth - values, (height, -1)) * inside
+    smooth = values + tf.reshape(change, tf.shape(image))
+    return _blend(smooth, image, factor)
 
 
 def rotate(image, degrees: float):
@@ -266,22 +282,34 @@ def cutout(image, half: int, place):
     """
     size = tf.shape(image)[:2]
     centre = tf.cast(place * tf.cast(size, tf.float32), tf.int32)
-    rows = tf.range(size[0])[:, None, None] - centre[0]
-    columns = tf.range(size[1])[:, None] - centre[1]
-    inside = (
-        (-half <= rows) & (rows < half) & (-half <= columns) & (columns < half)
+    rows, columns = (
+        _mask((-half <= place) & (place < half))
+        for place in (
+            tf.range(n) - c for n, c in zip(*map(tf.unstack, (size, centre)))
+        )
     )
-    return tf.where(inside, tf.constant(GREY, tf.uint8), image)
+    columns = tf.repeat(columns, image.shape[-1])
+    inside = rows[:, None] * columns
+    flat = tf.reshape(image, (size[0], -1))
+    flat = flat * (1 - inside) + GREY * inside
+    return tf.reshape(flat, tf.shape(image))
 
 
-def _to_grey(image):
-    """Return the grey levels (H, W, 1) as floats, rounded as in Pillow."""
+def _mask(where):
+    """Return 1 for True and 0 for False."""
+    return tf.cast(where, tf.uint8)
+
+
+def _to_grey(image, copies: int = 1):
+    """Return the grey levels (H, W, copies) as floats, rounded as in Pillow."""
     values = tf.cast(image, tf.float32)
     if image.shape[-1] == 1:
         return values
-    red, green, blue = tf.split(values, 3, axis=-1)
     # The weights of ITU-R 601 in units of 2 ** -16; the sum fits float32.
-    return tf.floor((19595 * red + 38470 * green + 7471 * blue) / 65536 + 0.5)
+    weights = tf.constant(copies * [[19595.0, 38470.0, 7471.0]])
+    values = tf.matmul(tf.reshape(values, (-1, 3)), weights, transpose_b=True)
+    grey = tf.floor(values / 65536 + 0.5)
+    return tf.reshape(grey, (*tf.unstack(tf.shape(image)[:2]), copies))
 
 
 def _blend(zero, image, factor):
@@ -297,14 +325,28 @@ def _move(image, matrix):
     (a x + b y + c, d x + e y + f). The centre of the upper left pixel is
     (0, 0).
     """
-    return tf.raw_ops.ImageProjectiveTransformV3(
-        images=image[None],
-        transforms=tf.stack((*matrix, 0.0, 0.0))[None],
-        output_shape=tf.shape(image)[:2],
-        fill_value=float("nan") if image.dtype.is_floating else float(GREY),
-        interpolation="NEAREST",
-        fill_mode="CONSTANT",
-    )[0]
+    height, width, channels = tf.unstack(tf.shape(image))
+    x = tf.range(tf.cast(width, tf.float32))
+    y = tf.range(tf.cast(height, tf.float32))[:, None]
+    a, b, c, d, e, f = matrix
+    # A gather is faster than ImageProjectiveTransformV3.
+    column, row = _round(a * x + b * y + c), _round(d * x + e * y + f)
+    is_inside = (0 <= row) & (row < height) & (0 <= column) & (column < width)
+    # Behind the pixels, there is the one that fills the empty space.
+    outside = height * width
+    place = tf.cast(is_inside, tf.int32) * (row * width + column - outside)
+    fill = float("nan") if image.dtype.is_floating else GREY
+    filling = tf.fill((1, channels), tf.constant(fill, image.dtype))
+    pixels = tf.concat([tf.reshape(image, (-1, channels)), filling], 0)
+    return tf.gather(pixels, place + outside)
+
+
+def _round(x):
+    """Return the nearest whole numbers, of halves those farther from 0."""
+    whole = tf.cast(x, tf.int32)
+    rest = x - tf.cast(whole, tf.float32)
+    up, down = (tf.cast(r, tf.int32) for r in (rest >= 0.5, rest <= -0.5))
+    return whole + up - down
 
 
 # Each function takes the image, m = magnitude / 10, a random sign and a random
