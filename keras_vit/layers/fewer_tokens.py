@@ -1,6 +1,7 @@
 """Fewer tokens: some patches taken, dropped in training, or merged."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_vit.arguments import as_rate, as_whole
@@ -166,9 +167,12 @@ def merge_tokens(tokens, sizes, keys, num_merged: int, num_prefix_tokens: int):
     keys = ops.cast(keys, kind)
     keys = keys / ops.maximum(ops.norm(keys, axis=-1, keepdims=True), 1e-6)
     # The patches from the first one at an even place of all tokens.
-    even, odd = prefix + prefix % 2, prefix + 1 - prefix % 2
+    # TensorFlow takes longer for `keys[:, even::2]`.
+    even = np.arange(prefix + prefix % 2, length, 2, "int32")
+    odd = np.arange(prefix + 1 - prefix % 2, length, 2, "int32")
     likeness = ops.matmul(
-        keys[:, even::2], ops.transpose(keys[:, odd::2], (0, 2, 1))
+        ops.take(keys, even, axis=1),
+        ops.transpose(ops.take(keys, odd, axis=1), (0, 2, 1)),
     )  # (B, E, O)
     # Converters to other formats know `top_k` and comparisons, but not
     # `argmax`, `argsort` and `one_hot`.
@@ -189,17 +193,32 @@ def merge_tokens(tokens, sizes, keys, num_merged: int, num_prefix_tokens: int):
     # (B, O, R): which of the odd places each of the others belongs to.
     places = ops.arange(likeness.shape[2], dtype="int32")
     into = ops.cast(partners[:, None] == places[:, None], kind)
-    # Sums of the tokens and, in the last column, of their sizes.
+    order = even[0] + 2 * ops.cast(order, "int32")  # Among all tokens.
+    first, second = take_tokens(tokens, order), ops.take(tokens, odd, axis=1)
+    kept, gone = first[:, : count - num_merged], first[:, count - num_merged :]
     sizes = ops.cast(sizes, kind)
-    sums = ops.concatenate([ops.cast(tokens, kind) * sizes, sizes], axis=-1)
-    first, second = take_tokens(sums[:, even::2], order), sums[:, odd::2]
-    second = second + ops.matmul(into, first[:, count - num_merged :])
-    parts = [sums[:, :prefix], first[:, : count - num_merged], second]
+    own_sizes = take_tokens(sizes, order)  # (B, E, 1)
+    kept_sizes = own_sizes[:, : count - num_merged]
+    gone_sizes = ops.transpose(own_sizes[:, count - num_merged :], (0, 2, 1))
+    old_sizes = ops.take(sizes, odd, axis=1)
+    into = into * gone_sizes  # (B, O, R)
+    new_sizes = old_sizes + ops.sum(into, axis=-1, keepdims=True)
+    # The means, as a product: TensorFlow takes longer to multiply each token
+    # by a number.
+    is_own = ops.cast(places[:, None] == places, kind)
+    shares = ops.concatenate([is_own * old_sizes, into], axis=-1) / new_sizes
+    means = ops.matmul(
+        ops.cast(shares, tokens.dtype), ops.concatenate([second, gone], axis=1)
+    )
     # TFLite's kernels refuse tensors without numbers.
-    sums = ops.concatenate([x for x in parts if x.shape[1]], axis=1)
-    sizes = sums[..., -1:]
-    found = sums[..., :-1] / sizes, sizes
-    return tuple(ops.cast(x, tokens.dtype) for x in found)
+    parts = [
+        (tokens[:, :prefix], sizes[:, :prefix]),
+        (kept, kept_sizes),
+        (means, new_sizes),
+    ]
+    parts = zip(*(pair for pair in parts if pair[0].shape[1]))
+    tokens, sizes = (ops.concatenate([*part], axis=1) for part in parts)
+    return tokens, ops.cast(sizes, tokens.dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
