@@ -1,0 +1,24 @@
+"""The benchmark of merged tokens."""
+
+import pytest
+
+from benchmarks import merging
+from keras_vit import VisionTransformer
+from tests.tiny import tiny_config
+
+
+@pytest.mark.parametrize("count", [0, 3, 16])
+def test_the_tokens_that_are_left_are_counted(count):
+    model = VisionTransformer(tiny_config(merged_tokens=count))
+    tokens = model.get_layer("encoder_norm").output
+    assert merging.count_left(model, count) == tokens.shape[1]
+
+
+def test_the_command_measures_a_variant(capsys):
+    merging.main(
+        ["--models=mu/16", "--merged_tokens=13", "--rounds=1"]
+        + ["--batch_size=1"]
+    )
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[-2].startswith("| mu/16 | 0 | 197 | 1.00 |")
+    assert rows[-1].startswith("| mu/16 | 13 | 145 | ")
