@@ -1,6 +1,7 @@
 import dataclasses
 import os
 import pathlib
+import subprocess
 import sys
 
 import pytest
@@ -342,3 +343,28 @@ def test_rounds_are_interleaved_and_a_gpu_is_told(fake, tmp_path):
     assert "- GPU: NVIDIA H100\n" in page
     assert "(8192, 8192) x (8192, 8192)" in page
     assert f"| {ours['mfu']} | {theirs['mfu']} |\n" in page
+
+
+def test_the_script_for_gpus_measures_what_it_says(tmp_path):
+    python, calls = tmp_path / "python", tmp_path / "calls"
+    python.write_text(f'#!/bin/sh\necho "$KERAS_BACKEND $@" >> {calls}\n')
+    python.chmod(0o755)
+    subprocess.run(
+        ["bash", "benchmarks/gpu.sh", "989.4", str(python)], check=True
+    )
+    found = set()
+    for line in calls.read_text().splitlines():
+        backend, _, module, *arguments = line.split()
+        options = compare.parse(arguments)
+        assert (module, options.backend) == ("benchmarks.compare", backend)
+        assert options.compile and options.peak_tflops == 989.4
+        assert options.batch_sizes == options.train_batch_sizes
+        found |= {
+            (backend, *options.models, size) for size in options.batch_sizes
+        }
+    assert found == {
+        (backend, model, size)
+        for backend in ("jax", "torch")
+        for model in ("B/16", "L/16")
+        for size in (128, 256, 512)
+    }
