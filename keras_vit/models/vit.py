@@ -434,8 +434,8 @@ class VisionTransformer(TunableModel):
         Example:
             >>> model = VisionTransformer(VARIANTS["mu/16"].config)
             >>> fast = model.with_merged_tokens(13)
-            >>> fast.layers[-4].output[0].shape  # Of 197, after 4 blocks.
-            (None, 145, 32)
+            >>> fast.get_layer("block_00").output[0].shape  # Of 196.
+            (None, 183, 32)
 
         Reference: Bolya et al. 2023, Token Merging, arXiv:2210.09461.
         """

@@ -17,7 +17,9 @@ def test_the_files_are_different_photos_of_one_size(tmp_path):
     assert len(paths) == 12
     assert len({path.parent for path in paths}) == loading.NUM_CLASSES
     assert len({path.read_bytes() for path in paths}) == 12
-    assert {Image.open(path).size for path in paths} == {(500, 375)}
+    for path in paths:
+        with Image.open(path) as image:
+            assert image.size == (500, 375)
 
 
 @pytest.mark.parametrize("augment", AUGMENTATIONS)

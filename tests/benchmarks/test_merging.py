@@ -16,9 +16,9 @@ def test_the_tokens_that_are_left_are_counted(count):
 
 def test_the_command_measures_a_variant(capsys):
     merging.main(
-        ["--models=mu/16", "--merged_tokens=13", "--rounds=1"]
+        ["--models=Pico/2", "--merged_tokens=2", "--rounds=1"]
         + ["--batch_size=1"]
     )
     rows = capsys.readouterr().out.splitlines()
-    assert rows[-2].startswith("| mu/16 | 0 | 197 | 1.00 |")
-    assert rows[-1].startswith("| mu/16 | 13 | 145 | ")
+    assert rows[-2].startswith("| Pico/2 | 0 | 17 | 1.00 |")
+    assert rows[-1].startswith("| Pico/2 | 2 | 5 | ")

@@ -791,10 +791,17 @@ class NamedModel:
 
     @property
     def pixel_range(self) -> tuple[float, float] | None:
-        """The black and white of files of more than 8 bits."""
+        """The black and white of files of more than 8 bits.
+
+        None for a model that does not tell what images it reads: for that,
+        `preprocess` is asked for.
+        """
         if self._run:
             return self._run.pixel_range
-        found = find_scaling(self.load_model())
+        try:
+            found = find_scaling(self.load_model())
+        except ValueError:
+            return None
         return found and found.pixel_range
 
     def load_model(self) -> keras.Model:

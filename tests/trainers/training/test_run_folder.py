@@ -196,6 +196,9 @@ def test_what_does_not_tell_names_the_flag(photos, tmp_path):
         with pytest.raises(ValueError, match="--preprocess"):
             run()
         assert run(preprocess="value_range(0, 1)")
+    choice = {"preprocess": "value_range(0, 1)"}
+    [row] = predict_each(NamedModel(path), [str(file)], **choice)
+    assert not row.fault and row.classes
     with pytest.raises(ValueError, match="preprocess"):
         find_normalization(NamedModel(path).load_model(), ((0.5,), (0.5,)))
 
