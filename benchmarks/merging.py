@@ -20,6 +20,7 @@ from benchmarks.harness import (
     split_numbers,
 )
 from keras_vit import VARIANTS, VisionTransformer
+from keras_vit.layers.fewer_tokens import count_merged
 from keras_vit.tables import format_table
 
 OPTIONS = [
@@ -53,10 +54,11 @@ def time_passes(model, counts: list[int], options) -> dict[int, list[float]]:
 def count_left(model, merged_tokens: int) -> int:
     """Return the number of tokens after the last block."""
     config = model.config
-    patches = config.grid_size[0] * config.grid_size[1]
+    prefix = config.num_prefix_tokens
+    left = prefix + config.grid_size[0] * config.grid_size[1]
     for _ in range(config.depth):
-        patches -= min(merged_tokens, patches // 2)
-    return config.num_prefix_tokens + patches
+        left -= count_merged(left, merged_tokens, prefix)
+    return left
 
 
 def main(arguments: list[str] | None = None):

@@ -6,8 +6,12 @@ from keras import ops
 from keras_vit.arguments import as_number, as_rate, as_whole
 from keras_vit.layers import kernels
 from keras_vit.layers.attention import MultiHeadSelfAttention
-from keras_vit.layers.base import Composite, Layer, wide
-from keras_vit.layers.fewer_tokens import merge_tokens
+from keras_vit.layers.base import Composite, Layer
+from keras_vit.layers.fewer_tokens import (
+    count_merged,
+    merge_tokens,
+    size_bias,
+)
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.norms import NORMS
 from keras_vit.tables import pick
@@ -280,8 +284,7 @@ class TransformerBlock(Composite):
             tokens = tokens + tensors.pop("position_rows")
         keys = []
         if sizes is not None:
-            shift = ops.log(ops.cast(tensors.pop("sizes"), wide(tokens.dtype)))
-            shift = ops.transpose(shift, (0, 2, 1))[:, None]  # (B, 1, 1, T)
+            shift = size_bias(tensors.pop("sizes"))  # (B, 1, 1, T)
             tensors["bias"] = shift if bias is None else bias + shift
             options["note_keys"] = keys.append
 
@@ -333,8 +336,8 @@ class TransformerBlock(Composite):
         batch, length, width = tokens_shape
         if sizes_shape is None:
             return tuple(tokens_shape)
-        length -= min(
-            self.merged_tokens, (length - self.num_prefix_tokens) // 2
+        length -= count_merged(
+            length, self.merged_tokens, self.num_prefix_tokens
         )
         return (batch, length, width), (batch, length, 1)
 

@@ -137,6 +137,27 @@ class PatchDropout(Layer):
         )
 
 
+def size_bias(sizes):
+    """Return what gives tokens attention in proportion to their sizes.
+
+    Shapes:
+        sizes: (B, T, 1). returns: (B, 1, 1, T), see `attention.attend`.
+    """
+    bias = ops.log(ops.cast(sizes, wide(sizes.dtype)))
+    return ops.transpose(bias, (0, 2, 1))[:, None]
+
+
+def count_merged(length: int, num_merged: int, num_prefix_tokens: int) -> int:
+    """Return how many tokens are merged: at most half of the patches.
+
+    Args:
+        length: Number of tokens.
+        num_merged: Number of tokens to merge, if there are enough.
+        num_prefix_tokens: Number of tokens before the patches.
+    """
+    return min(num_merged, (length - num_prefix_tokens) // 2)
+
+
 def merge_tokens(tokens, sizes, keys, num_merged: int, num_prefix_tokens: int):
     """Merge the patches whose keys are most alike, each pair to its mean.
 
@@ -160,7 +181,7 @@ def merge_tokens(tokens, sizes, keys, num_merged: int, num_prefix_tokens: int):
     Reference: Bolya et al. 2023, Token Merging, arXiv:2210.09461, section 3.
     """
     length, prefix = tokens.shape[1], num_prefix_tokens
-    num_merged = min(num_merged, (length - prefix) // 2)
+    num_merged = count_merged(length, num_merged, prefix)
     if not num_merged:
         return tokens, sizes
     kind = wide(tokens.dtype)

@@ -7,6 +7,7 @@ from keras_vit.arguments import as_number, as_whole
 from keras_vit.layers import kernels
 from keras_vit.layers.attention import attend, projection
 from keras_vit.layers.base import Composite, wide
+from keras_vit.layers.fewer_tokens import size_bias
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.norms import LayerNorm
 
@@ -88,8 +89,7 @@ class ProbePooling(PoolingLayer):
         key, value = ops.split(key_value, 2, axis=-1)
         options = {"num_heads": self.num_heads, "mask": mask}
         if sizes is not None:
-            shift = ops.log(ops.cast(sizes, wide(sizes.dtype)))
-            options["bias"] = ops.transpose(shift, (0, 2, 1))[:, None]
+            options["bias"] = size_bias(sizes)
         x = attend(query, key, value, **options)
         return self.out(kernels.reshape(x, (-1, width)))  # (B, D)
 
