@@ -106,6 +106,12 @@ def activate(name: str, function: Callable, x, training, overwrite=None):
 
 
 @_or_own
+def activate_dense(layer, x, name: str, function: Callable, training):
+    """Return the activation of layer(x), see `dense` and `activate`."""
+    return activate(name, function, dense(layer, x), training, layer)
+
+
+@_or_own
 def reshape(x, shape: tuple):
     """Return ops.reshape(x, shape), also of no images, whose -1 is open."""
     if x.shape[0] == 0 and shape[0] == -1:

@@ -122,21 +122,18 @@ class MlpBlock(Composite):
     def call(self, tokens, training=None):
         length, width = ops.shape(tokens)[1:]
         tokens = kernels.reshape(tokens, (-1, width))
-        x = kernels.dense(self.hidden, tokens)  # (B*T, M) or (B*T, 2M)
+        activation = self.activation, ACTIVATIONS[self.activation]
         if self.is_gated:
+            x = kernels.dense(self.hidden, tokens)  # (B*T, 2M)
             gate, x = ops.split(x, 2, axis=-1)
-            x = self._activate(gate, training) * x  # (B*T, M)
+            x = kernels.activate(*activation, gate, training, self.hidden) * x
         else:
-            x = self._activate(x, training)
+            x = kernels.activate_dense(
+                self.hidden, tokens, *activation, training
+            )  # (B*T, M)
         x = kernels.call(self.dropout, x, training=training)
         if self.inner_norm:
             x = kernels.call(self.inner_norm, x)
         x = kernels.dense(self.out, x)  # (B*T, D)
         x = kernels.reshape(x, (-1, length, width))  # (B, T, D)
         return kernels.call(self.dropout, x, training=training)
-
-    def _activate(self, x, training):
-        name = self.activation
-        return kernels.activate(
-            name, ACTIVATIONS[name], x, training, overwrite=self.hidden
-        )

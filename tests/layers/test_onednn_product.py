@@ -2,6 +2,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_vit.layers import MlpBlock
 from keras_vit.layers.kernels import dense as project
 from tests.tiny import noise, randomize
 
@@ -164,10 +165,15 @@ def test_an_exported_projection_needs_no_operation_of_ours():
         assert not any(name in text for name in OPERATIONS), text
 
 
-def test_other_products_are_left_to_pytorch():
+def test_other_products_are_left_to_pytorch(monkeypatch):
     _, x, y = tensors()
     assert kernels_torch.find_onednn_product(x, y)
+    monkeypatch.setattr(kernels_torch, "HAS_AMX", False)
     assert not kernels_torch.find_onednn_product(x.bfloat16(), y.bfloat16())
+    monkeypatch.setattr(kernels_torch, "HAS_AMX", True)
+    assert kernels_torch.find_onednn_product(x.bfloat16(), y.bfloat16())
+    assert not kernels_torch.find_onednn_product(x.bfloat16(), y)
+    assert not kernels_torch.find_onednn_product(x.half(), y.half())
     assert not kernels_torch.find_onednn_product(x.double(), y.double())
     assert not kernels_torch.find_onednn_product(x.to("meta"), y)
 
@@ -198,3 +204,41 @@ def test_a_gradient_that_nobody_needs_is_not_computed(needed, monkeypatch):
     )
     y.sum().backward()
     assert len(products) == 1
+
+
+def test_values_and_gradients_in_bfloat16_are_those_of_pytorch(monkeypatch):
+    monkeypatch.setattr(kernels_torch, "HAS_AMX", True)
+    inputs, exact = tensors(torch.bfloat16), tensors(torch.float64)
+    multiply = kernels_torch.find_onednn_product(*inputs[1:])
+    found = gradients(multiply, inputs)
+    for one, other in zip(found, gradients(torch.addmm, exact), strict=True):
+        error = (one.double() - other).abs().max()
+        assert error < 0.03 * other.abs().max()
+
+
+@pytest.mark.parametrize("name", ["tanh", "exact"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_gelu_is_computed_within_the_product(name, dtype, monkeypatch):
+    monkeypatch.setattr(kernels_torch, "HAS_AMX", True)
+    arguments, run = [], kernels_torch._run_onednn
+    monkeypatch.setattr(
+        kernels_torch,
+        "_run_onednn",
+        lambda *given: arguments.append(given[3:]) or run(*given),
+    )
+    layer = MlpBlock(8, activation=name, dtype=dtype)
+    x = torch.tensor(noise(2, 3, 6), dtype=getattr(torch, dtype))
+    layer.build(x.shape)
+    randomize(layer)
+    expected = layer(x)  # With gradients, which need its argument.
+    assert {activation for activation, _ in arguments} == {"none"}
+    arguments.clear()
+    with torch.no_grad():
+        found = layer(x)
+        trained = layer(x, training=True)
+    algorithm = {"tanh": "tanh", "exact": "none"}[name]
+    assert arguments[0] == ("gelu", algorithm)
+    assert {activation for activation, _ in arguments[1:]} == {"none"}
+    assert trained.equal(expected)
+    bound = {"float32": 1e-6, "bfloat16": 0.02}[dtype]
+    assert (found - expected).abs().max() < bound * expected.abs().max()
