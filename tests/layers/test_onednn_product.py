@@ -216,6 +216,25 @@ def test_values_and_gradients_in_bfloat16_are_those_of_pytorch(monkeypatch):
         assert error < 0.03 * other.abs().max()
 
 
+def test_the_gelu_of_inference_is_that_of_float64(monkeypatch):
+    """Also of many numbers, large ones, and those that are not neighbours."""
+    monkeypatch.setattr(kernels_torch, "NUMBERS_IN_CACHE", 7)
+    monkeypatch.setattr(kernels_torch, "ONEDNN_IS_FASTER", False)
+    layer = keras.layers.Dense(1)
+    layer.build((None, 1))
+    x = torch.tensor([*noise(40), 0.0, -0.0, 3e38, -3e38, np.inf, -90.0])
+    exact = torch.nn.functional.gelu(x.double(), approximate="tanh")
+    for given in (x.clone(), x.clone().repeat(2, 1).t()):
+        with torch.no_grad():
+            found = kernels_torch.activate("tanh", None, given, False, layer)
+        assert found is given  # In its memory.
+        found = found.double() if found.ndim == 1 else found[:, 0].double()
+        assert found.isfinite().equal(exact.isfinite())
+        is_large = exact.abs() > 1e6
+        assert found[is_large].equal(exact[is_large])
+        assert (found - exact)[~is_large].abs().max() < 1e-6
+
+
 @pytest.mark.parametrize("name", ["tanh", "exact"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_gelu_is_computed_within_the_product(name, dtype, monkeypatch):
