@@ -23,7 +23,7 @@ from keras_vit.model_files import (
     write_class_names,
 )
 from keras_vit.models import DensePredictor, VisionTransformer
-from keras_vit.tables import pick
+from keras_vit.tables import check_name
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.write import WRITERS, save_checkpoint
 
@@ -68,7 +68,7 @@ def convert(
         NotADirectoryError: If a folder that it is to be in is a file.
         MemoryError: If the memory is not enough.
     """
-    pick(dict.fromkeys((*WRITERS, "keras")), layout, "layout")
+    check_name((*WRITERS, "keras"), layout, "layout")
     if layout == "keras" and not target.endswith(".keras"):
         raise ValueError(
             "`target` must end in .keras with layout='keras'. "

@@ -16,7 +16,7 @@ from keras import ops
 
 from keras_vit.arguments import is_number
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS, split_at_head
-from keras_vit.tables import pick
+from keras_vit.tables import check_name, pick
 
 SHRINKAGE = 0.1  # Of the covariance towards a multiple of the identity.
 NUM_NEIGHBORS = 2000  # Largest number of images that are kept.
@@ -45,7 +45,7 @@ class KnownScore:
 
     def __post_init__(self):
         row = pick(SCORES, self.kind, "kind")
-        pick(CLASSIFIER_ACTIVATIONS, self.activation, "activation")
+        check_name(CLASSIFIER_ACTIVATIONS, self.activation, "activation")
         if not is_number(self.threshold):
             raise ValueError(
                 "`threshold` must be a number. "

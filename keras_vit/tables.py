@@ -25,14 +25,23 @@ def pick(table: Mapping[str, T], name: str, argument: str) -> T:
         >>> pick({"tanh": 1, "exact": 2}, "exact", "activation")
         2
     """
+    check_name(table, name, argument)
+    return table[name]
+
+
+def check_name(names: Iterable[str], name: str, argument: str):
+    """Raise a ValueError as `pick` does unless `name` is one of `names`."""
+    names = [*names]
     try:
-        return table[name]
-    except (KeyError, TypeError):
-        known = ", ".join(repr(key) for key in table)
+        is_known = name in {*names}
+    except TypeError:  # Such as a list.
+        is_known = False
+    if not is_known:
+        known = ", ".join(map(repr, names))
         raise ValueError(
             f"`{argument}` must be one of {known}. "
-            f"Received: {argument}={name!r}{guess(name, table)}"
-        ) from None
+            f"Received: {argument}={name!r}{guess(name, names)}"
+        )
 
 
 def guess(name: str, names: Iterable[str], most: int = 1) -> str:

@@ -11,7 +11,7 @@ from keras_vit.analysis.gallery import pictures_of
 from keras_vit.analysis.inspection import inspect_model
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS, as_images
 from keras_vit.preprocessing.description import Mode
-from keras_vit.tables import pick
+from keras_vit.tables import check_name
 
 # Their names in TensorBoard, by those in `pictures_of`.
 TAGS = {
@@ -75,7 +75,7 @@ class AttentionPictures(keras.callbacks.Callback):
                 "`every_epochs` must be 1 or more. "
                 f"Received: every_epochs={every_epochs}"
             )
-        pick(CLASSIFIER_ACTIVATIONS, activation, "activation")
+        check_name(CLASSIFIER_ACTIVATIONS, activation, "activation")
         self.images = np.asarray(as_images(images), "float32")
         self.log_dir = os.fspath(log_dir)
         self.every_epochs = every_epochs

@@ -44,7 +44,7 @@ from keras_vit.preprocessing.description import (
     to_fractions,
 )
 from keras_vit.preprocessing.model_inputs import find_scaling
-from keras_vit.tables import pick
+from keras_vit.tables import check_name
 from keras_vit.version import __version__
 
 
@@ -137,7 +137,7 @@ class Serving:
 
 def check_serving(model: keras.Model, serving: Serving):
     """Raise a ValueError unless `model` can be served with these options."""
-    pick(CLASSIFIER_ACTIVATIONS, serving.activation, "activation")
+    check_name(CLASSIFIER_ACTIVATIONS, serving.activation, "activation")
     num_classes = model.output_shape[-1]
     names = serving.class_names
     output = name_output(model, serving.output)
@@ -151,7 +151,7 @@ def check_serving(model: keras.Model, serving: Serving):
         )
     if output in PIXEL_TASKS:
         check_pixel_outputs(model, serving, output)
-    pick(LARGER_DEPTHS, serving.larger_depths, "larger_depths")
+    check_name(LARGER_DEPTHS, serving.larger_depths, "larger_depths")
     if serving.larger_depths is not None and output != "depths":
         raise ValueError(
             "`larger_depths` is for a model that returns depths. Received: "
@@ -200,7 +200,7 @@ def check_serving(model: keras.Model, serving: Serving):
 # The most numbers of classes that a PNG of 16 bits holds.
 MOST_CLASSES = 2**16
 # What larger depths may mean.
-LARGER_DEPTHS = dict.fromkeys((None, "far", "near"))
+LARGER_DEPTHS = (None, "far", "near")
 
 
 def check_pixel_outputs(model: keras.Model, serving: Serving, output: str):

@@ -11,7 +11,7 @@ from keras_vit.layers import kernels
 from keras_vit.layers.base import Composite, wide
 from keras_vit.layers.norms import NORMS
 from keras_vit.layers.rotary import rotate_pairs
-from keras_vit.tables import pick
+from keras_vit.tables import check_name, pick
 
 # The parts of a token that get a bias, by the name of the choice.
 QKV_BIASES = {
@@ -21,7 +21,7 @@ QKV_BIASES = {
 }
 # The features over which queries and keys are normalised: none, those of each
 # head, or all.
-QK_NORMS = dict.fromkeys(("none", "head", "width"))
+QK_NORMS = ("none", "head", "width")
 
 
 def attend(
@@ -207,8 +207,8 @@ class MultiHeadSelfAttention(Composite):
         super().__init__(**kwargs)
         self.num_heads = as_whole(num_heads, "num_heads")
         self.dropout_rate = as_rate(dropout_rate, "dropout_rate")
-        pick(QKV_BIASES, qkv_bias, "qkv_bias")  # Raises if unknown.
-        pick(QK_NORMS, qk_norm, "qk_norm")
+        check_name(QKV_BIASES, qkv_bias, "qkv_bias")
+        check_name(QK_NORMS, qk_norm, "qk_norm")
         self.qkv_bias = qkv_bias
         self.use_out_bias = use_out_bias
         self.qk_norm = qk_norm

@@ -14,7 +14,7 @@ from keras_vit.layers.fewer_tokens import (
 )
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.norms import NORMS
-from keras_vit.tables import pick
+from keras_vit.tables import check_name, pick
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -92,7 +92,7 @@ class StochasticDepth(Layer):
         )
 
 
-NORM_PLACEMENTS = dict.fromkeys(("before", "after"))
+NORM_PLACEMENTS = ("before", "after")
 # Layers of a block whose branches a LayerScale may end, by the name of the
 # choice.
 LAYER_SCALE_BRANCHES = {
@@ -190,7 +190,7 @@ class TransformerBlock(Composite):
         self.layer_norm_epsilon = epsilon = layer_norm_epsilon
         self.use_remat = use_remat
         self.norm = norm
-        pick(NORM_PLACEMENTS, norm_placement, "norm_placement")
+        check_name(NORM_PLACEMENTS, norm_placement, "norm_placement")
         self.norm_placement = norm_placement
         self.layer_scale_init = layer_scale_init
         scaled = pick(

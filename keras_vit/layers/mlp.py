@@ -7,7 +7,7 @@ from keras_vit.arguments import as_rate, as_whole
 from keras_vit.layers import kernels
 from keras_vit.layers.base import Composite
 from keras_vit.layers.norms import NORMS
-from keras_vit.tables import pick
+from keras_vit.tables import check_name, pick
 
 
 def gelu_tanh(x):
@@ -83,7 +83,7 @@ class MlpBlock(Composite):
         super().__init__(**kwargs)
         self.mlp_dim = as_whole(mlp_dim, "mlp_dim")
         self.dropout_rate = as_rate(dropout_rate, "dropout_rate")
-        pick(ACTIVATIONS, activation, "activation")  # Raises if unknown.
+        check_name(ACTIVATIONS, activation, "activation")
         self.activation = activation
         self.is_gated = is_gated
         self.use_inner_norm = use_inner_norm

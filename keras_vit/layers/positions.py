@@ -19,7 +19,7 @@ from keras_vit.layers.resize import (
     read_position_grid,
     resize_position_grid,
 )
-from keras_vit.tables import pick
+from keras_vit.tables import check_name
 
 
 class PositionEmbedding(GridLayer):
@@ -59,7 +59,7 @@ class PositionEmbedding(GridLayer):
         **kwargs,
     ):
         super().__init__(grid_size, num_prefix_tokens, patch_size, **kwargs)
-        pick(RESIZES, resize, "resize")  # Raises if unknown.
+        check_name(RESIZES, resize, "resize")
         self.resize = resize
         self.returns_rows = returns_rows
         self.supports_masking = True

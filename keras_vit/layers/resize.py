@@ -13,7 +13,7 @@ from keras import ops
 
 from keras_vit.layers import kernels
 from keras_vit.layers.base import as_floats, wide
-from keras_vit.tables import pick
+from keras_vit.tables import check_name, pick
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +190,7 @@ def resize_positions(
         >>> resize_positions(table, (1, 3), (1, 5), "official").ravel().tolist()
         [9.0, 0.0, 0.5, 1.0, 1.5, 2.0]
     """
-    pick(RESIZES, method, "position_resize")  # Raises if unknown.
+    check_name(RESIZES, method, "position_resize")
     if tuple(old_grid) == tuple(new_grid):
         return table
     num_patches = math.prod(old_grid)

@@ -14,7 +14,7 @@ from keras import ops
 from keras_vit.arguments import as_whole
 from keras_vit.layers import kernels
 from keras_vit.layers.base import GridLayer, wide
-from keras_vit.tables import pick
+from keras_vit.tables import check_name, pick
 
 
 def rotate_pairs(x, rotation, pairs: str):
@@ -240,7 +240,7 @@ class AxialRotaryPositions(AxisRotaryPositions):
         **kwargs,
     ):
         super().__init__(temperature, **kwargs)
-        pick(dict.fromkeys(("yx", "xy")), axes, "axes")  # Raises if unknown.
+        check_name(("yx", "xy"), axes, "axes")
         self.axes = axes
         self.reference_size = reference_size and tuple(reference_size)
         self.offset = offset

@@ -20,7 +20,7 @@ from keras_vit.layers.resize import RESIZES
 from keras_vit.layers.resnet_stem import STEM_EPSILONS
 from keras_vit.layers.rotary import ROTARY_POSITIONS
 from keras_vit.preprocessing.description import Preprocessing, as_preprocessing
-from keras_vit.tables import guess, pick
+from keras_vit.tables import check_name, guess
 
 # What the layer before the head makes of the features: a tanh layer, as in the
 # ViT of 2021, or unit vectors, as in CLIP, of a projection if it has a size.
@@ -114,7 +114,7 @@ def find_problems(config: "ViTConfig") -> Iterator[tuple[str, ...]]:
         rule = "must be a `Preprocessing`, a name or (mean, deviation)"
         yield rule, "preprocessing"
     for name, table in CHOICES.items():
-        pick(table, getattr(config, name), name)
+        check_name(table, getattr(config, name), name)
     for rule, (test, *names) in RULES.items():
         for name in names:
             if not test(getattr(config, name)):

@@ -30,7 +30,7 @@ from keras_vit.models.vit import (
     block_indices,
     check_vision_transformer,
 )
-from keras_vit.tables import pick
+from keras_vit.tables import check_name
 
 # What the maps of the stages are enlarged by, from the first to the last.
 FACTORS = (4, 2, 1, 0.5)
@@ -119,9 +119,9 @@ class DenseConfig:
                 "`dropout_rate` must be from 0 to below 1. "
                 f"Received: dropout_rate={self.dropout_rate}"
             )
-        pick(HEADS, self.head, "head")
-        pick(READOUTS, self.readout, "readout")
-        pick(OUTPUT_ACTIVATIONS, self.activation, "activation")
+        check_name(HEADS, self.head, "head")
+        check_name(READOUTS, self.readout, "readout")
+        check_name(OUTPUT_ACTIVATIONS, self.activation, "activation")
         self._check_depths(set_field)
         if self.class_names is not None:
             names = self.class_names

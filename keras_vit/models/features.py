@@ -18,7 +18,7 @@ from keras_vit.models.vit import (
     check_has_all_patches,
     check_vision_transformer,
 )
-from keras_vit.tables import pick
+from keras_vit.tables import check_name
 
 
 def as_images(images, model: VisionTransformer | None = None):
@@ -257,7 +257,7 @@ def name_output(model: keras.Model, output: str | None = None) -> str:
     activation are the logits of its classes.
     """
     if output is not None:
-        pick(dict.fromkeys(OUTPUTS), output, "output")
+        check_name(OUTPUTS, output, "output")
         return output
     if (dense := find_dense(model)) is not None:
         if dense.task == "depth":

@@ -18,7 +18,7 @@ from keras_vit.layers.base import (
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.norms import LayerNorm
-from keras_vit.tables import pick
+from keras_vit.tables import check_name
 
 # How the vector of a text is read from those of its tokens: that of the first
 # or of the last token, of the token with the largest number, by which OpenAI's
@@ -83,8 +83,8 @@ class TextConfig:
                 if field.type is float or value is not None:
                     value = as_number(value, name)
             object.__setattr__(self, name, value)
-        pick(ACTIVATIONS, self.activation, "activation")
-        pick(TEXT_POOLINGS, self.pooling, "pooling")
+        check_name(ACTIVATIONS, self.activation, "activation")
+        check_name(TEXT_POOLINGS, self.pooling, "pooling")
         if self.width % self.num_heads:
             raise ValueError(
                 "`num_heads` must divide `width`. Received: "
@@ -171,7 +171,7 @@ class TextPooling(Layer):
 
     def __init__(self, pooling: str, end_token: int | None = None, **kwargs):
         super().__init__(**kwargs)
-        pick(TEXT_POOLINGS, pooling, "pooling")  # Raises if unknown.
+        check_name(TEXT_POOLINGS, pooling, "pooling")
         self.pooling = pooling
         self.end_token = end_token
 

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from keras_vit.arguments import check_pixel_range
-from keras_vit.tables import pick
+from keras_vit.tables import check_name, pick
 
 # Mean and deviation, with one number for each channel or one for all.
 Normalization = tuple[tuple[float, ...], tuple[float, ...]]
@@ -94,8 +94,8 @@ class Preprocessing:
         pair = as_normalization(self.normalization, "normalization")
         names = [name for name, row in NORMALIZATIONS.items() if row == pair]
         object.__setattr__(self, "normalization", names[0] if names else pair)
-        pick(RESIZE_MODES, self.resize_mode, "resize_mode")
-        pick(INTERPOLATIONS, self.interpolation, "interpolation")
+        check_name(RESIZE_MODES, self.resize_mode, "resize_mode")
+        check_name(INTERPOLATIONS, self.interpolation, "interpolation")
         if not 0 < self.crop_fraction <= 1:
             raise ValueError(
                 "`crop_fraction` must be in (0, 1]. Received: "

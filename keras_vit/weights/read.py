@@ -28,7 +28,7 @@ from keras_vit.layers.resize import (
 from keras_vit.models.config import ViTConfig, check_fields
 from keras_vit.models.vit import VisionTransformer, check_vision_transformer
 from keras_vit.preprocessing.description import Preprocessing
-from keras_vit.tables import pick
+from keras_vit.tables import check_name
 from keras_vit.weights.containers import open_file
 from keras_vit.weights.families.family import (
     HEAD_LAYERS,
@@ -47,7 +47,7 @@ from keras_vit.weights.find import Found, find
 from keras_vit.weights.hub import locate
 from keras_vit.weights.images import change_config
 
-HEADS = dict.fromkeys(("auto", "strict", "reset"))
+HEADS = ("auto", "strict", "reset")
 PATCH_BIAS, ROOT = "patch_encoder/bias", "stem/root_conv/kernel"
 OF_2020 = (
     " The official ImageNet-21k files of 2020 were published without their "
@@ -329,13 +329,13 @@ class Plan:
         patch_resize: str | None = None,
         is_new: bool = False,
     ):
-        pick(HEADS, head, "head")
+        check_name(HEADS, head, "head")
         for name, rule in (
             ("position_resize", position_resize),
             ("patch_resize", patch_resize),
         ):
             if rule is not None:
-                pick(RESIZES, rule, name)
+                check_name(RESIZES, rule, name)
         self.found, self.config = found, config
         self.position_resize = position_resize or found.config.position_resize
         self.patch_resize = patch_resize

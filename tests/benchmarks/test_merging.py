@@ -22,3 +22,13 @@ def test_the_command_measures_a_variant(capsys):
     rows = capsys.readouterr().out.splitlines()
     assert rows[-2].startswith("| Pico/2 | 0 | 17 | 1.00 |")
     assert rows[-1].startswith("| Pico/2 | 2 | 5 | ")
+
+
+def test_the_command_measures_patch_dropout(capsys):
+    merging.main(
+        ["--models=Pico/2", "--patch_dropout=0.5", "--rounds=1"]
+        + ["--batch_size=1"]
+    )
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[-2].startswith("| Pico/2 | 0.0 | 1.00 |")
+    assert rows[-1].startswith("| Pico/2 | 0.5 | ")

@@ -326,7 +326,14 @@ class JaxUpdate:
         return np.asarray(jax.device_get(sums), np.float64).sum(axis=0)
 
     def _read(self):
-        return keras.tree.map_structure(lambda v: v.value, self._variables)
+        return keras.tree.map_structure(self._place, self._variables)
+
+    def _place(self, variable):
+        value = variable.value
+        if isinstance(value.sharding, NamedSharding):
+            return value
+        # As it comes back; otherwise, the program would be compiled twice.
+        return jax.device_put(value, self._on_all)
 
     def _write(self, state):
         def write(variable, value):

@@ -16,7 +16,7 @@ from keras_vit.known import (
     with_features,
 )
 from keras_vit.models.features import walk_back
-from keras_vit.tables import list_first, pick
+from keras_vit.tables import check_name, list_first
 from trainers.data.datasets import (
     ImageDataset,
     open_comparable,
@@ -250,7 +250,7 @@ def warn_of_missing(dataset, names, classes):
 def check_choices(run, dataset, score, refuse):
     """Raise a ValueError unless a run can be calibrated this way."""
     if score is not None:
-        pick(SCORES, score, "score")
+        check_name(SCORES, score, "score")
     if not 0 <= refuse < 1:
         raise ValueError(
             "`refuse` must be a share from 0 to below 1. "

@@ -78,8 +78,9 @@ def make_predict(
     reader = model if known is None else with_features(model)
 
     def predict(images):
-        outputs, scores = np.stack(images), [None] * len(images)
-        outputs = reader.predict(outputs, verbose=0)
+        scores = [None] * len(images)
+        # `predict` would make a data set of them, a tenth of the time.
+        outputs = reader.predict_on_batch(np.stack(images))
         if known is not None:
             outputs, scores = split_scores(outputs, model, known)
         if has_logits:

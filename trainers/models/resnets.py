@@ -19,7 +19,7 @@ from keras_vit.layers.resnet_stem import (
     StandardizedConv2D,
     group_norm,
 )
-from keras_vit.tables import list_first, pick
+from keras_vit.tables import check_name, list_first, pick
 from keras_vit.weights.containers import errors_name, open_file
 from keras_vit.weights.hub import cache_dir, fetch, locate, storage_url
 from trainers.recipes.baselines import BASELINES, BIT_SIZES, BitSize
@@ -361,7 +361,7 @@ def build_baseline(
         dtype: Dtype policy of the layers.
         head_bias: Initial bias of the head of a BiT ResNet.
     """
-    pick(dict.fromkeys(BASELINES), name, "model")
+    check_name(BASELINES, name, "model")
     if name in BIT_SIZES:
         return build_bit_resnet(
             BIT_SIZES[name],

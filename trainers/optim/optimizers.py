@@ -19,7 +19,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_vit.layer_decay import layer_rates
-from keras_vit.tables import pick
+from keras_vit.tables import check_name, pick
 from trainers.optim.rules import (
     ACCUMULATOR_DTYPES,
     BETA2,
@@ -448,8 +448,8 @@ def make_optimizer(
             "`variables` must have different paths, the names of their slots "
             f"in a checkpoint. Received: {paths}"
         )
-    pick(
-        dict.fromkeys(ACCUMULATOR_DTYPES),
+    check_name(
+        ACCUMULATOR_DTYPES,
         accumulator_dtype,
         "accumulator_dtype",
     )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from absl import flags
 
-from keras_vit.tables import guess, pick
+from keras_vit.tables import check_name, guess
 from trainers.data.file_lists import (
     LIST_NAMES,
     check_is_no_path,
@@ -260,7 +260,7 @@ def choose_recipe(name: str | None, given: Mapping) -> ChosenRecipe:
             f"one of {', '.join(RECIPES)}. Received: "
             f"recipe=None, dataset={given.get('dataset')!r}"
         )
-    pick(RECIPES, name, "recipe")
+    check_name(RECIPES, name, "recipe")
     return ChosenRecipe(name, given)
 
 

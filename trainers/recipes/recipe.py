@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 
 from keras_vit.arguments import is_number, is_whole
-from keras_vit.tables import guess, pick
+from keras_vit.tables import check_name, guess
 from trainers.data.file_lists import LIST_NAMES
 from trainers.data.labels import DEPTH, MAPS, SEGMENT, LabelOptions, parse_goal
 from trainers.data.pixels import PixelOptions, parse_pixel_range
@@ -907,7 +907,7 @@ class Recipe:
         for name in parts:
             known = dict.fromkeys((*PARTS, ALL, LAST_BLOCKS))
             name = "last_blocks" if name == LAST_BLOCKS else name
-            pick(known, name, "train_only")
+            check_name(known, name, "train_only")
         if len(numbers) > 1 or (ALL in parts and len(names) > 1):
             raise ValueError(
                 "`train_only` must be 'all', or parts with at most one "
@@ -920,7 +920,7 @@ class Recipe:
         """The names of the experiment trackers."""
         names = _split(self.trackers)
         for name in names:
-            pick(TRACKERS, name, "trackers")
+            check_name(TRACKERS, name, "trackers")
         return names
 
     @property
@@ -928,7 +928,7 @@ class Recipe:
         """The names of the layers with LoRA."""
         names = _split(self.lora_layers)
         for name in names or [""]:
-            pick(dict.fromkeys(LORA_LAYERS), name, "lora_layers")
+            check_name(LORA_LAYERS, name, "lora_layers")
         return names
 
 
@@ -968,7 +968,7 @@ def _check_value(field, value):
         raise ValueError(f"`{field.name}` must be {rule}. {received}")
     choices, range = field.metadata["choices"], field.metadata["range"]
     if choices:
-        pick(dict.fromkeys(choices), value, field.name)
+        check_name(choices, value, field.name)
     if range and not range.includes(value):
         raise ValueError(f"`{field.name}` must be {range.text}. {received}")
     if is_number(value) and not math.isfinite(value):

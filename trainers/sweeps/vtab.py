@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from keras_vit.tables import format_table, pick
+from keras_vit.tables import check_name, format_table
 from trainers.data.readers.vtab import VTAB_GROUPS, VTAB_TASKS
 from trainers.evaluation.probing import summarize
 from trainers.paths import as_path, write_csv_file
@@ -68,7 +68,7 @@ def open_tasks(
             )
     names = [f"vtab:{name.removeprefix('vtab:')}" for name in tasks or ()]
     for name in names:
-        pick(VTAB_TASKS, name, "tasks")
+        check_name(VTAB_TASKS, name, "tasks")
     sweeps = []
     for name in dict.fromkeys(names or VTAB_TASKS):
         given = {**chosen.given, "dataset": name}

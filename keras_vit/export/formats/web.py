@@ -31,7 +31,7 @@ from keras_vit.export.contract import (
 from keras_vit.export.formats import tflite
 from keras_vit.export.formats.tflite import QUANTIZATIONS
 from keras_vit.files import draft_folder
-from keras_vit.tables import pick
+from keras_vit.tables import check_name
 from keras_vit.version import __version__
 from keras_vit.weights.hub import cache_dir
 
@@ -161,7 +161,7 @@ def load(path: str | os.PathLike, **options) -> Loaded:
 def check_options(options: ExportOptions):
     """Check the quantization and fetch the packages; see `Format.check`."""
     usable = {k: q for k, q in QUANTIZATIONS.items() if not q.needs_calibration}
-    pick(usable, options.web_quantization, "web_quantization")
+    check_name(usable, options.web_quantization, "web_quantization")
     fetch_engine(options.web_engine_dir)
 
 

@@ -5,10 +5,10 @@
 makes some updates in each mode of the trainers and writes the states to a file
 in the folder, a whole run beside it, and to results.json what a small model
 gives: the weights after three updates for each strategy and number of parts,
-those of a training that continues on other devices, the state that a
-checkpoint of the TensorFlow engine gives, why some trainings are not
-continued, which sums of gradients are refused, and how many batches wait on a
-device.
+and how often they were compiled, those of a training that continues on other
+devices, the state that a checkpoint of the TensorFlow engine gives, why some
+trainings are not continued, which sums of gradients are refused, and how many
+batches wait on a device.
 """
 
 import dataclasses
@@ -441,10 +441,13 @@ def main(folder, teacher):
     """Write the results of all cases, and the states of all modes."""
     # Half of the time goes into a new context of MLIR for each program.
     mlir.make_ir_context = functools.cache(mlir.make_ir_context)
-    results = {
-        " ".join(map(str, case)): train_small(small_loop(*case), 3)
-        for case in CASES
-    }
+    results, compiled = {}, {}
+    for case in CASES:
+        loop, name = small_loop(*case), " ".join(map(str, case))
+        results[name] = train_small(loop, 3)
+        [program] = loop.compiled._compiled.values()
+        compiled[name] = program._cache_size()
+    results["compiled"] = compiled
     # Stopped after one update, and continued on other devices.
     loop = small_loop("fsdp", 1, 1, folder)
     train_small(loop, 1)

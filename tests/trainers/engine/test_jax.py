@@ -91,6 +91,12 @@ def test_devices_do_not_change_an_update(results, case):
     assert_equal(results[" ".join(map(str, case))], want)
 
 
+def test_an_update_is_compiled_once(results):
+    """Not again for arrays that the first one returned."""
+    assert len(results["compiled"]) == len(CASES)
+    assert set(results["compiled"].values()) == {1}
+
+
 def test_split_weights_continue_on_other_devices(results):
     assert results["shard"] == [32, 64 // 8]
     assert_equal(results["continued"], results["one_device 1 1"])
