@@ -369,12 +369,9 @@ class JaxUpdate:
         """
         update = self.update
         weights, states, slots, iterations, scale = state
-        if update.distillation:
-            with keras.StatelessScope(zip(self._taught_by, teacher)):
-                batch = (*batch, update.distillation.teach(batch[0]))
         factor = scale[0] if scale else 1.0
         gradients, states, measured = self._accumulate(
-            weights, states, batch, number, factor, variant
+            weights, states, batch, number, factor, variant, teacher
         )
         gradients, is_finite = update.unscale(gradients, factor)
         if scale:
@@ -386,7 +383,9 @@ class JaxUpdate:
         )
         return (weights, states, slots, iterations, scale), measured
 
-    def _accumulate(self, weights, states, batch, number, factor, variant):
+    def _accumulate(
+        self, weights, states, batch, number, factor, variant, teacher
+    ):
         """Return gradients, states and sums of a batch, over its parts.
 
         The gradients are those of the loss times `factor`.
@@ -399,6 +398,8 @@ class JaxUpdate:
                 return jax.random.key_data(jax.random.fold_in(key, index))
 
             given = update.with_seeds(states, fold)
+            with keras.StatelessScope(zip(self._taught_by, teacher)):
+                part = update.teach(part)
 
             def compute(weights):
                 loss, rest = update.compute_loss(weights, given, part, variant)

@@ -198,8 +198,8 @@ class TensorFlowUpdate:
         replica = tf.distribute.get_replica_context()
         seed = tf.stack([tf.cast(update.seed, tf.int64), number])
         seed = _fold(seed, replica.replica_id_in_sync_group)
-        if update.distillation:
-            batch = (*batch, update.distillation.teach(batch[0]))
+        if update.accumulation_steps == 1:  # Once, and not for each variant.
+            batch = update.teach(batch)
         others = update.model.non_trainable_variables
         scale = update.loss_scale.factor if update.loss_scale else 1.0
         differentiate = self._compute_gradients
@@ -301,6 +301,7 @@ class TensorFlowUpdate:
 
         def add_part(index, gradients, means, measured):
             part = tf.nest.map_structure(lambda x: x[index], batches)
+            part = self.update.teach(part)
             found = self._differentiate(
                 weights, states, part, _fold(seed, index), scale, variant
             )

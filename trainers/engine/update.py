@@ -3,9 +3,10 @@
 A loss is a pure function of the weights, of the other variables of the model,
 which are called `states`, and of a batch. For an update, an engine
 
-1. adds the logits of the teacher to the batch, if there is one,
-2. computes the gradient of the loss times the loss scale, for each of
-   `accumulation_steps` parts of the batch, with new seeds of dropout,
+1. adds the logits of the teacher, if there is one, to each of
+   `accumulation_steps` parts of the batch,
+2. computes the gradient of the loss times the loss scale for each part, with
+   new seeds of dropout,
 3. sums the gradients over parts and devices and divides by the loss scale,
 4. clips the sum by its global norm,
 5. hands it to the optimizer, which also moves the averages of the weights,
@@ -146,6 +147,12 @@ class Update:
             return sums
         more = self.figures.measure(labels, outputs, example_weights)
         return ops.concatenate([sums, more])
+
+    def teach(self, part: tuple) -> tuple:
+        """Return a part of a batch with the logits of the teacher, if any."""
+        if self.distillation is None:
+            return part
+        return (*part, self.distillation.teach(part[0]))
 
     def with_seeds(self, states: Sequence, seed_of: Callable) -> list:
         """Return the states with new seeds for the generators of the model.

@@ -92,7 +92,8 @@ def estimate_memory(
         accumulation_steps: Number of parts of an update, computed one after
             the other. Must divide the number of images.
         runs: What is called instead of the model, one in each update.
-        frozen: Other models whose weights are in memory, such as a teacher.
+        frozen: Other models that compute the same images before, such as a
+            teacher.
 
     Raises:
         ValueError: See `count_flops`.
@@ -104,6 +105,9 @@ def estimate_memory(
     peaks = [
         find_peak(model, run, batch_size, shape) for run in runs or (model,)
     ]
+    for each in frozen:
+        own = [a or b for a, b in zip(each.input_shape[1:], shape)]
+        peaks.append(find_peak(each, each, batch_size, own, is_trained=False))
     kept = [v for each in (model, *frozen) for v in each.weights]
     trainable = sum(variable_bytes(v) for v in model.trainable_variables)
     slots, averages = optimizer.count_bytes()
@@ -117,12 +121,17 @@ def estimate_memory(
     )
 
 
-def _peak_on_jax(model, run, batch_size, image_shape):
-    """Return the bytes that the compiled gradients of a batch need, on JAX."""
+def _peak_on_jax(model, run, batch_size, image_shape, is_trained=True):
+    """Return the bytes that the compiled gradients of a batch need, on JAX.
+
+    Or those of its outputs.
+    """
     import jax
 
     def compute(weights, states, images):
-        outputs, *_ = run.stateless_call(weights, states, images, training=True)
+        outputs, *_ = run.stateless_call(
+            weights, states, images, training=is_trained
+        )
         return sum(x.astype("float32").sum() for x in jax.tree.leaves(outputs))
 
     images = jax.ShapeDtypeStruct(
@@ -135,20 +144,23 @@ def _peak_on_jax(model, run, batch_size, image_shape):
             model.non_trainable_variables,
         )
     ]
-    compiled = jax.jit(jax.grad(compute)).lower(*values, images).compile()
+    compute = jax.grad(compute) if is_trained else compute
+    compiled = jax.jit(compute).lower(*values, images).compile()
     size = images.size * images.dtype.itemsize
     return compiled.memory_analysis().temp_size_in_bytes + size
 
 
-def _peak_on_tensorflow(model, run, batch_size, image_shape):
+def _peak_on_tensorflow(model, run, batch_size, image_shape, is_trained=True):
     """Return the bytes in the graph of the gradients of a batch, at its peak.
 
-    In the order of tracing. The images are in memory during the whole step.
-    Weights and gradients are not counted here.
+    Or of its outputs. In the order of tracing. The images are in memory during
+    the whole step. Weights and gradients are not counted here.
     """
 
     @tf.function
     def gradients(images):
+        if not is_trained:
+            return run(images, training=False)
         variables = [v.value for v in model.trainable_variables]
         # As in a step, nothing is kept for the gradients of frozen weights.
         with tf.GradientTape(watch_accessed_variables=False) as tape:

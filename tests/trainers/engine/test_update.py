@@ -166,6 +166,21 @@ def test_the_update_with_a_teacher_is_that_of_numpy(strategy, parts, use_xla):
     np.testing.assert_array_equal(teacher.get_weights()[0], matrix)
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_teacher_reads_the_images_of_a_part(parts):
+    """So that a batch in parts needs less memory for it too."""
+    sizes = []
+
+    def teach(images):
+        sizes.append(images.shape[0])
+        return images[:, :3]
+
+    compare = hard_loss(LOSSES["softmax"], temperature=1.0)
+    taught = Distillation(teach, compare, weight=0.25)
+    run(make_step(dense(), "one_device", parts, distillation=taught))
+    assert {*sizes} == {len(IMAGES) // parts}
+
+
 def test_gradients_are_summed_in_the_dtype_of_the_step():
     exact, rounded = make_step(dense()), make_step(dense(), "mirrored")
     rounded = dataclasses.replace(rounded, gradient_dtype="bfloat16")

@@ -41,9 +41,9 @@ def model_of(*stack, shape=(8, 6, 4)):
     return keras.Sequential([keras.Input(shape), *stack])
 
 
-def chain(depth):
+def chain(depth, width=64):
     """Return a model whose every layer keeps its output for the way back."""
-    stack = [layers.Dense(64, "tanh") for _ in range(depth)]
+    stack = [layers.Dense(width, "tanh") for _ in range(depth)]
     return model_of(layers.Flatten(), *stack, shape=(8, 8, 1))
 
 
@@ -96,6 +96,20 @@ def test_memory_of_the_largest_of_several_runs_and_of_a_teacher():
     plain = estimate_memory(model, 8, optimizer)
     assert plain.activations > several.activations
     assert several.weights == plain.weights + 4 * 2 * (64 * 64 + 64)
+
+
+def test_a_teacher_computes_the_images_of_a_part():
+    """At its top are the images, and two of its layers at a time."""
+    model, teacher = chain(1), chain(9, width=128)
+    optimizer = make_optimizer("sgd", model.trainable_variables, 0.1)
+    alone = estimate_memory(model, 16, optimizer).activations
+    for parts in (1, 2):
+        taught = estimate_memory(
+            model, 16, optimizer, accumulation_steps=parts, frozen=[teacher]
+        )
+        images = 16 // parts
+        assert taught.activations == images * 4 * (64 + 2 * 128)
+    assert taught.activations < alone
 
 
 def test_frozen_layers_keep_nothing_for_the_way_back():
