@@ -19,18 +19,15 @@ from keras_vit.layers.base import is_quantized
 from keras_vit.models.config import ViTConfig, check_fields
 from keras_vit.models.variants import VARIANTS
 from keras_vit.models.vit import VisionTransformer, connect_layers
-from keras_vit.weights.containers import open_file
-from keras_vit.weights.find import Known, find
+from keras_vit.weights.families.inference import Known
 from keras_vit.weights.hub import (
     HUB_MODELS,
     PRETRAINED,
     find_pretrained,
     holds_weights,
-    locate,
     parse_repository,
 )
-from keras_vit.weights.images import change_config
-from keras_vit.weights.read import Plan, warn
+from keras_vit.weights.read import build_from, warn
 
 DOCSTRING = """Build the ViT {variant}, {num_parameters:,} parameters.
 
@@ -294,13 +291,12 @@ def _build_from(weights, variant, choices, build_model):
         choices.get("image_size"),
         fields={"num_classes": classes},
     )
-    with open_file(locate(weights)) as file:
-        found = find(file, known)
+
+    def check(found):
         wanted = dataclasses.replace(default, **choices)
-        check_variant(found.config, wanted, weights, name)
-        config = change_config(found.config, choices)
-        model = build_model(config)
-        Plan(found, config, is_new=True).load(model, found.notes)
+        check_variant(found, wanted, weights, name)
+
+    model = build_from(weights, known, choices, check, build_model)
     # The warnings point at the caller of the builder.
     warn(model.load_report, stacklevel=3, without=set(choices))
     new_head = any("predictions" in path for path in model.load_report.reset)

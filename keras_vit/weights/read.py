@@ -10,7 +10,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import keras
@@ -183,22 +183,51 @@ def from_checkpoint(
         "position_resize": position_resize,
     }
     changes = {key: v for key, v in changes.items() if v is not None} | fields
-    with open_file(locate(path_or_name)) as file:
-        found = find(file, known)
-        if num_heads not in (None, PUBLISHED, found.config.num_heads):
+
+    def check(found):
+        if num_heads not in (None, PUBLISHED, found.num_heads):
             raise ValueError(
-                f"{path_or_name} has {found.config.num_heads} heads. "
+                f"{path_or_name} has {found.num_heads} heads. "
                 f"Received: num_heads={num_heads}"
             )
-        config = change_config(found.config, changes)
+
+    def make(config):
         if config.classifier_activation == "linear":
             config = dataclasses.replace(config, classifier_activation=None)
-        rules = head, position_resize, patch_resize
-        plan = Plan(found, config, *rules, is_new=True)
-        model = VisionTransformer(config, dtype=dtype, name=name)
-        plan.load(model, found.notes)
+        return VisionTransformer(config, dtype=dtype, name=name)
+
+    rules = head, position_resize, patch_resize
+    model = build_from(path_or_name, known, changes, check, make, rules)
     # Notes on fields that the caller passed are not repeated.
     warn(model.load_report, stacklevel=2, without=set(overrides))
+    return model
+
+
+def build_from(
+    source: str | os.PathLike,
+    known: Known,
+    changes: Mapping,
+    check: Callable[[ViTConfig], None],
+    make: Callable[[ViTConfig], keras.Model],
+    rules: Sequence = (),
+) -> keras.Model:
+    """Return a new model with the weights of a checkpoint.
+
+    Args:
+        source: See `from_checkpoint`.
+        known: What is known of the file.
+        changes: Fields of `ViTConfig` in which the model differs from it.
+        check: Raises a ValueError if the configuration of the file is wrong.
+        make: Builds the model.
+        rules: `head`, `position_resize` and `patch_resize`.
+    """
+    with open_file(locate(source)) as file:
+        found = find(file, known)
+        check(found.config)
+        config = change_config(found.config, changes)
+        plan = Plan(found, config, *rules, is_new=True)
+        model = make(config)
+        plan.load(model, found.notes)
     return model
 
 
