@@ -4,7 +4,7 @@ import dataclasses
 import math
 import numbers
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +26,6 @@ from keras_vit.weights.families.inference import (
     PUBLISHED,
     Known,
     Shapes,
-    foreign_parts,
 )
 from keras_vit.weights.images import add_conditioner, find_preprocessing
 
@@ -455,3 +454,44 @@ def _check_complete(file, places, config, parts, shapes, wrapper) -> list[str]:
     if lines:
         raise ValueError(f"{path} {' '.join(lines)}")
     return [places[name][0] for name in unused]
+
+
+# ------------------------------------------------------------ parts of others
+
+
+def foreign_parts(names: Collection[str]) -> list[str]:
+    """Return the foreign parts of a model, each with the name of an array.
+
+    Example:
+        >>> foreign_parts(["head.weight", "blocks.0.ls1.gamma"])
+        ['LayerScale (blocks.0.ls1.gamma)']
+    """
+    names = list(names)
+    firsts = (
+        (what, next((n for n in names if re.search(pattern, n)), None))
+        for pattern, what in FOREIGN_PARTS
+    )
+    return [f"{what} ({found})" for what, found in firsts if found]
+
+
+# Pattern of a name, and the part of the model that the array belongs to.
+FOREIGN_PARTS = (
+    (r"dist_token|distillation_token|head_dist", "a distillation token"),
+    (r"reg_token|register_token", "register tokens"),
+    (r"\bls[12]\b|layer_scale|lambda_?[12]|gamma_[12]", "LayerScale"),
+    (r"\b[qk]_norm\b|query_norm|key_norm", "a norm of queries and keys"),
+    (r"norm_pre\b|ln_pre\b", "a norm before the first block"),
+    (r"rel_pos_[hw]$", "attention in windows"),
+    (r"rel_pos(?!_[hw]$)|relative_position", "relative positions"),
+    (r"lambda_[qk][12]|sub_norm", "differential attention"),
+    (r"\bin_proj\.|_out_proj\.|\battns\.\d", "parallel blocks"),
+    (r"backbone\.(\d|conv1\.\d)", "a convolutional stem"),
+    (r"^neck\.", "a neck of convolutions"),
+    (r"rope|freqs", "rotary positions"),
+    (r"w12|fc1_g|swiglu|weights_in", "a gated MLP"),
+    (r"lora_", "LoRA adapters alone, without the model"),
+    (r"trunk_head\.mlp", "a projection with an MLP"),
+    (r"\b(merger|aligner)\.", "a projector for a language model"),
+    (r"decoder", "a decoder of masked patches"),
+    (r"txt|text", "a text tower"),
+)

@@ -10,13 +10,13 @@ import pytest
 
 from keras_vit import VARIANTS, from_checkpoint
 from keras_vit.weights.families import LAYOUTS
-from keras_vit.weights.families.inference import (
+from keras_vit.weights.families.inference import Known, find_hints
+from keras_vit.weights.find import (
     FOREIGN_PARTS,
-    Known,
-    find_hints,
+    find,
     foreign_parts,
+    recognise,
 )
-from keras_vit.weights.find import find, recognise
 from keras_vit.weights.read import read_preprocessing
 from tests.weights import forms
 from tests.weights.cases import TIMM, TOKEN, checkpoint_of, path_of, stored_in
