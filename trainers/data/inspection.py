@@ -27,7 +27,12 @@ from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import FILE_ERRORS, decode_file
 from trainers.data.file_lists import FILE_LISTS
 from trainers.data.labels import SEGMENT, classes_of
-from trainers.data.map_pictures import limits_of, paint_over
+from trainers.data.map_pictures import (
+    LEGEND_STYLE,
+    limits_of,
+    make_legend,
+    paint_over,
+)
 from trainers.data.maps import check_size
 from trainers.data.pixels import USUAL, PixelOptions
 from trainers.data.readers.folder import (
@@ -901,9 +906,11 @@ def write_data_page(
         "" if findings else "<p>Nothing was found.</p>",
         *(_counts(images, class_names) if class_names else ()),
         "<h2>Contact sheet</h2>",
+        f"<p>{_legend(images, class_names)}</p>",
         *_sheet(images, class_names),
     ]
-    write_html(as_path(path), TITLE_BEGINNING + dataset, parts, DATA_STYLE)
+    style = DATA_STYLE + LEGEND_STYLE
+    write_html(as_path(path), TITLE_BEGINNING + dataset, parts, style)
 
 
 def _finding(finding):
@@ -945,6 +952,13 @@ def _table(images, class_names):
         for name in class_names
     ]
     return make_table(["class", *counts], rows)
+
+
+def _legend(images, class_names):
+    """Return the colours of the classes of maps; "" without maps."""
+    if not any(image.map_thumbnail for image in images):
+        return ""
+    return make_legend(class_names, range(len(class_names))[:NUM_CLASSES])
 
 
 def _sheet(images, class_names):

@@ -1,5 +1,8 @@
 """Pictures of maps, an answer for each pixel, in colours and over images."""
 
+import html
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 
 from keras_vit.analysis.colours import CLASS_COLOURS, NUMBER_COLOURS
@@ -64,6 +67,26 @@ def paint_over(
     image = np.broadcast_to(image, (*image.shape[:2], 3))
     opacity = opacity if limits is None else 1.0
     return image + opacity * (paint_map(found, limits) - image)
+
+
+def make_legend(names: Sequence[str], labels: Iterable[int]) -> str:
+    """Return the colours and the names of some classes, as HTML.
+
+    A page with it needs LEGEND_STYLE.
+    """
+    return "".join(
+        '<span class="class"><i style="background:'
+        f'{CLASS_COLOURS[label % len(CLASS_COLOURS)]}"></i>'
+        f"{html.escape(names[label])}</span>"
+        for label in labels
+    )
+
+
+LEGEND_STYLE = """
+.class { display: inline-block; margin-right: .7rem; }
+.class i { display: inline-block; width: .8em; height: .8em;
+ margin-right: .25em; }
+"""
 
 
 def limits_of(maps: np.ndarray) -> tuple[float, float]:

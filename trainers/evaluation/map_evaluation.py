@@ -16,7 +16,12 @@ from keras_vit.preprocessing.description import Normalization, to_fractions
 from trainers.augment.augmentation import parse_augmentation
 from trainers.data.datasets import ImageDataset
 from trainers.data.labels import SEGMENT
-from trainers.data.map_pictures import limits_of, paint_map, paint_over
+from trainers.data.map_pictures import (
+    LEGEND_STYLE,
+    limits_of,
+    make_legend,
+    paint_over,
+)
 from trainers.evaluation.image_predictions import OtherModel, shade
 from trainers.evaluation.map_scores import DepthTally, SegmentTally
 from trainers.evaluation.scores import MOST_CLASSES
@@ -239,7 +244,7 @@ def write_page(
         *(_row(x, normalization, names, looks) for x in results.first),
     ]
     title = f"Evaluation of {report['model']}"
-    write_html(path, title, parts, PAGE_STYLE)
+    write_html(path, title, parts, PAGE_STYLE + LEGEND_STYLE)
 
 
 def _classes(report, names, confusion):
@@ -295,17 +300,10 @@ def _row(shown, normalization, names, looks):
         tiles.append(shade(tiles[0], look))
     figures = ", ".join(f"{n} {x:.3f}" for n, x in shown.figures.items())
     name = html.escape(shown.name or f"image {shown.position}", quote=True)
-    present = np.unique(shown.answer) if names else ()
-    present = set(present) | (
-        set(np.unique(shown.truth[np.isfinite(shown.truth)]))
-        if names
-        else set()
-    )
-    legend = "".join(
-        f'<span class="class"><i style="background:{_hex(label)}"></i>'
-        f"{html.escape(names[int(label)])}</span>"
-        for label in sorted(present)
-    )
+    legend = ""
+    if names:
+        truth = shown.truth[np.isfinite(shown.truth)]
+        legend = make_legend(names, np.union1d(shown.answer, truth).astype(int))
     pictures = "".join(
         f'<img src="data:image/png;base64,{_encode(tile)}" alt="{what}">'
         for tile, what in zip(tiles, ("image", "truth", "answer", "attention"))
@@ -314,11 +312,6 @@ def _row(shown, normalization, names, looks):
         f'<figure class="triple"><div>{pictures}</div><figcaption>{name}<br>'
         f"{figures}<br>{legend}</figcaption></figure>"
     )
-
-
-def _hex(label):
-    colour = paint_map(np.array([[label]], float))[0, 0]
-    return "#" + bytes(np.round(colour * 255).astype("uint8")).hex()
 
 
 def _encode(pixels):
@@ -336,7 +329,4 @@ PAGE_STYLE = """
 .triple div { display: flex; gap: .25rem; }
 .triple img { flex: 1 1 0; min-width: 0; max-width: 14rem; height: auto;
  image-rendering: pixelated; }
-.class { display: inline-block; margin-right: .7rem; }
-.class i { display: inline-block; width: .8em; height: .8em;
- margin-right: .25em; }
 """

@@ -487,6 +487,8 @@ def test_images_are_shown_with_their_maps(tmp_path):
     images, names = inspect_pairs(folder, "segment")
     page = make_page(tmp_path / "index.html", images, names)
     assert page.count('alt="with its map"') >= 2
+    for name, colour in zip(names, CLASS_COLOURS):
+        assert f'<i style="background:{colour}"></i>{name}</span>' in page
     painted = Image.open(io.BytesIO(images[0].map_thumbnail))
     assert painted.size == (80, 40)
     for x, colour in ((20, CLASS_COLOURS[0]), (60, CLASS_COLOURS[1])):
@@ -507,6 +509,7 @@ def test_a_page_of_depths_has_no_classes(tmp_path):
     page = make_page(tmp_path / "index.html", images, names)
     assert page.count("1.5 to 2.5 m") == page.count('alt="with its map"') == 3
     assert "classes" not in page and "Labels" not in page
+    assert 'class="class"' not in page
     counts = describe_counts(images, names)
     assert counts.startswith("| split | images |")
 
