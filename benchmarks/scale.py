@@ -196,13 +196,18 @@ def count_seconds(config, way: str, num_devices: int, options) -> Seconds:
     )
 
 
+def find_ways(names: list[str], num_devices: int) -> list[str]:
+    """Return the ways for which there are enough devices."""
+    return [name for name in names if WAYS[name][1] <= num_devices]
+
+
 def print_tables(options):
     """Print the bytes and the seconds of each cluster."""
     gigabytes, milliseconds = [], []
     for name in options.models:
         config = VARIANTS[name].config
         for count in options.devices:
-            for way in options.ways:
+            for way in find_ways(options.ways, count):
                 images = options.images * WAYS[way][1]
                 memory = count_memory(config, way, count, images, options.size)
                 parts = (*memory, sum(memory))
@@ -295,7 +300,7 @@ def compare_memory(options):
     count, rows = jax.device_count(), []
     for name in options.models:
         config = VARIANTS[name].config
-        for way in options.ways:
+        for way in find_ways(options.ways, count):
             images = options.images * WAYS[way][1]
             found = compile_update(config, way, count, images)
             memory = count_memory(config, way, count, images)
