@@ -41,7 +41,7 @@ def check_name(names: Iterable[str], name: str, argument: str):
         raise ValueError(
             f"`{argument}` must be one of {known}. "
             f"Received: {argument}={name!r}{guess(name, names)}"
-        )
+        ) from None
 
 
 def guess(name: str, names: Iterable[str], most: int = 1) -> str:

@@ -588,7 +588,7 @@ def test_links_and_pictures_of_a_page_exist(page):
 
 def test_flags_that_the_pages_name_exist():
     """In backticks; words of the trainers or of the benchmark."""
-    from benchmarks import compare, exports, study
+    from benchmarks import compare, exports, scale, study
     from benchmarks.studies import STUDIES
     from trainers.recipes.recipe import Recipe
 
@@ -603,6 +603,7 @@ def test_flags_that_the_pages_name_exist():
     }
     known |= set(vars(compare.parse([]))) | set(vars(exports.parse([])))
     known |= set(vars(study.parse(STUDIES, ["transfer"])))
+    known |= {name.removeprefix("--") for name, *_ in scale.OPTIONS}
     source = (ROOT / "keras_vit/command_line.py").read_text()
     known |= set(re.findall(r'"--(\w+)"', source))
     for path in ("docs/cluster/serve_data.py",):
