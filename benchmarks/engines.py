@@ -92,6 +92,28 @@ def free_addresses(count: int) -> list[str]:
     return addresses
 
 
+def run_together(commands: list[list[str]], environment: dict, name: str):
+    """Run commands at the same time, and wait for all of them.
+
+    Raises:
+        RuntimeError: If one fails; it has `name` and the end of its output.
+    """
+    processes = [
+        subprocess.Popen(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for command in commands
+    ]
+    outputs = [process.communicate()[0] for process in processes]
+    for process, output in zip(processes, outputs):
+        if process.returncode:
+            raise RuntimeError(f"{name} failed:\n{output[-3000:]}")
+
+
 def train(setup: str, words: list[str], folder: pathlib.Path) -> list:
     """Return the weights that a training ends with.
 
@@ -110,22 +132,13 @@ def train(setup: str, words: list[str], folder: pathlib.Path) -> list:
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
     addresses = ",".join(free_addresses(num_processes))
-    processes = [
-        subprocess.Popen(
-            [*command, f"--workers={addresses}", f"--worker_index={index}"]
-            if num_processes > 1
-            else command,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    commands = [
+        [*command, f"--workers={addresses}", f"--worker_index={index}"]
+        if num_processes > 1
+        else command
         for index in range(num_processes)
     ]
-    outputs = [process.communicate()[0] for process in processes]
-    for process, output in zip(processes, outputs):
-        if process.returncode:
-            raise RuntimeError(f"{setup} failed:\n{output[-3000:]}")
+    run_together(commands, environment, setup)
     model = keras.saving.load_model(folder / "model.keras", compile=False)
     return model.get_weights()
 

@@ -16,12 +16,11 @@ import math
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 from typing import NamedTuple
 
-from benchmarks.engines import free_addresses
+from benchmarks.engines import free_addresses, run_together
 from benchmarks.flops import count_tokens, step_flops
 from benchmarks.harness import make_parser, names_of, read_csv, split_numbers
 from keras_vit import VARIANTS
@@ -354,25 +353,16 @@ def train(
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
     addresses = ",".join(free_addresses(NUM_PROCESSES))
-    processes = []
+    commands = []
     for index in range(NUM_PROCESSES):
         words = [f"--workers={addresses}", f"--worker_index={index}"]
         words = [] if is_alone else words
         place = folder / str(index) if is_alone else folder
-        processes.append(
-            subprocess.Popen(
-                ["taskset", "--cpu-list", str(index)]
-                + [*command, *words, f"--run_dir={place}"],
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
+        commands.append(
+            ["taskset", "--cpu-list", str(index)]
+            + [*command, *words, f"--run_dir={place}"]
         )
-    outputs = [process.communicate()[0] for process in processes]
-    for process, output in zip(processes, outputs):
-        if process.returncode:
-            raise RuntimeError(f"{setup} failed:\n{output[-3000:]}")
+    run_together(commands, environment, setup)
     rates = [
         float(read_csv(path)[-1]["images_per_second"])
         for path in folder.rglob("metrics.csv")

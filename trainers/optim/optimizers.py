@@ -448,11 +448,7 @@ def make_optimizer(
             "`variables` must have different paths, the names of their slots "
             f"in a checkpoint. Received: {paths}"
         )
-    check_name(
-        ACCUMULATOR_DTYPES,
-        accumulator_dtype,
-        "accumulator_dtype",
-    )
+    check_name(ACCUMULATOR_DTYPES, accumulator_dtype, "accumulator_dtype")
     rates = layer_rates(variables, layer_decay, model_variables)
     parameters = []
     for variable, layer_rate in zip(variables, rates):

@@ -905,9 +905,8 @@ class Recipe:
         parts = [name for name, block in zip(names, blocks) if not block]
         numbers = [int(block[1]) for block in blocks if block]
         for name in parts:
-            known = dict.fromkeys((*PARTS, ALL, LAST_BLOCKS))
             name = "last_blocks" if name == LAST_BLOCKS else name
-            check_name(known, name, "train_only")
+            check_name((*PARTS, ALL, LAST_BLOCKS), name, "train_only")
         if len(numbers) > 1 or (ALL in parts and len(names) > 1):
             raise ValueError(
                 "`train_only` must be 'all', or parts with at most one "
