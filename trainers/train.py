@@ -63,7 +63,7 @@ from trainers.training.pictures import (
     final_table,
 )
 from trainers.training.report import read_metrics
-from trainers.training.run_folder import RunFolder, explain_repeating
+from trainers.training.run_folder import RunFolder
 from trainers.training.trainer import FEW_IMAGES, Trainer, prepare
 
 __all__ = ["Trainer", "prepare", "train"]
@@ -208,7 +208,12 @@ def recipe_of_command() -> ChosenRecipe:
     except ValueError:
         run = FLAGS.run_dir and RunFolder(as_path(FLAGS.run_dir))
         if FLAGS.recipe is None and run and run.recipe_path.exists():
-            raise ValueError(explain_repeating(run)) from None
+            words = [f"--recipe={run.recipe_path}", f"--run_dir={run}"]
+            raise ValueError(
+                "`recipe` must be given to go on with a run. This goes on as "
+                f"it was begun: keras-vit train {shlex.join(words)}. Received: "
+                f"recipe=None, run_dir={str(run)!r}"
+            ) from None
         raise
 
 
@@ -382,16 +387,18 @@ def describe_data(recipe: Recipe) -> str:
     Example:
         >>> describe_data(Recipe(dataset="folder:my photos", data_dir="d"))
         "'folder:my photos' --data_dir=d"
+        >>> describe_data(Recipe(dataset="csv:a.csv", channels=16))
+        'csv:a.csv --channels=16'
     """
     words = [recipe.dataset]
-    names = ("data_dir", "train_split", "eval_split", "label_separator")
+    names = ["data_dir", "train_split", "eval_split", "label_separator"]
+    names += ["channels", "pixel_range"]
+    names += ["objective", "depth_unit"] if recipe.has_maps else []
     for name in names:
         value = getattr(recipe, name)
-        words += [f"--{name}={value}"] if value else []
+        words += [] if value is None else [f"--{name}={value}"]
     if recipe.labels == "several":
         words.append("--labels=several")
-    if recipe.has_maps:
-        words.append(f"--objective={recipe.objective}")
     return shlex.join(words)
 
 

@@ -252,7 +252,7 @@ def is_same_dataset(name: str, other: str) -> bool:
         kind, _, path = name.partition(":")
         if kind in FILE_LISTS or kind in READERS:
             return kind, os.path.realpath(os.path.expanduser(path))
-        return kind, ""
+        return (name, "") if name in DATASETS else (kind, "")
 
     return identify(name) == identify(other)
 

@@ -1,6 +1,5 @@
 """Inspecting the images of a data set: reading, findings, the page."""
 
-import base64
 import collections
 import concurrent.futures
 import dataclasses
@@ -44,7 +43,7 @@ from trainers.data.readers.image_files import ImageFiles
 from trainers.data.readers.image_paths import can_read_heif, printable
 from trainers.data.readers.pairs import PairFiles
 from trainers.data.splits import EVAL_SPLITS, meaning_of
-from trainers.pages import make_table, write_html
+from trainers.pages import make_figure, make_table, write_html
 from trainers.paths import as_path
 
 SIDE = 32  # Pixels of the grey image that a look is computed from.
@@ -832,7 +831,12 @@ def judge_unknown(dataset: ImageDataset) -> Iterator[Finding]:
 
 def judge_splits(dataset: ImageDataset) -> Iterator[Finding]:
     """Find splits that are neither for training nor for evaluation."""
-    used = f"{dataset.train_split}+{dataset.eval_split}"
+    used = {
+        name
+        for split in (dataset.train_split, dataset.eval_split)
+        if split
+        for name, _, _ in dataset.ranges(split)
+    }
     for split, info in dataset.reader.splits.items():
         if split in used:
             continue
@@ -982,27 +986,16 @@ def _pictures(images):
 
 
 def _picture(image):
-    name = html.escape(image.name, quote=True)
-    shown = "".join(
-        '<img src="data:image/jpeg;base64,'
-        f'{base64.b64encode(data).decode()}" alt="{alt}">'
-        for data, alt in (
-            (image.thumbnail, name),
-            (image.map_thumbnail, "with its map"),
-        )
-        if data
-    )
-    if not shown:
-        shown = '<div class="none">cannot be read</div>'
     width, height = image.size
     facts = f"{image.label}, {image.split}"
     if image.thumbnail:
         facts += f", {width}x{height} {image.kind}"
-    return (
-        f'<figure title="{name}">{shown}<figcaption>'
-        f"{html.escape(os.path.basename(image.name))}<br>"
-        f"{html.escape(facts)}</figcaption></figure>"
-    )
+    pictures = {
+        image.name: image.thumbnail,
+        "with its map": image.map_thumbnail,
+    }
+    lines = [os.path.basename(image.name), facts]
+    return make_figure(pictures, image.name, lines)
 
 
 DATA_STYLE = """
@@ -1013,6 +1006,4 @@ section.warning { border-color: #c80; }
 section h3 { margin: 0; font-size: 1rem; }
 hr { border: 0; border-top: 1px solid var(--line); }
 figure { width: 7rem; }
-.none { display: flex; align-items: center; justify-content: center;
- text-align: center; }
 """

@@ -129,6 +129,10 @@ class Engine:
         """Wait until every process has called this method."""
         raise NotImplementedError
 
+    def memory_limits(self) -> list[int]:
+        """Return the bytes of each accelerator of this process."""
+        raise NotImplementedError
+
     @property
     def num_processes(self) -> int:
         """Number of processes that train together."""

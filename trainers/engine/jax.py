@@ -140,11 +140,16 @@ class JaxEngine(Engine):
         self.index = jax.process_index()
         self.addresses = addresses
         self.in_pieces = len(addresses) > 1
+        self._local = local
         self.devices = tuple(
             f"/device:{d.platform.upper()}:{i}" for i, d in enumerate(local)
         )
         is_cpu = devices[0].platform == "cpu"
         self.num_processors = self.num_processes if is_cpu else len(devices)
+
+    def memory_limits(self):
+        found = [device.memory_stats() or {} for device in self._local]
+        return [x["bytes_limit"] for x in found if "bytes_limit" in x]
 
     def scope(self):
         if self._layouts is None:

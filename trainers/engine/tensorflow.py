@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.client import device_lib
 
 from keras_vit.errors import first_line
 from keras_vit.tables import pick
@@ -101,6 +102,13 @@ class TensorFlowEngine(Engine):
         self.part_from_all()
         copies = self.num_replicas // self.num_processes
         return (total / copies).astype(row.dtype)
+
+    def memory_limits(self):
+        kind = tf.DeviceSpec.from_string(self.devices[0]).device_type
+        if kind == "CPU":
+            return []
+        found = device_lib.list_local_devices()
+        return [x.memory_limit for x in found if x.device_type == kind]
 
     def wait_for_all(self):
         if self.num_processes > 1:

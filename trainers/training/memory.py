@@ -16,7 +16,6 @@ import keras
 import numpy as np
 import psutil
 import tensorflow as tf
-from tensorflow.python.client import device_lib
 
 from keras_vit.models import VisionTransformer
 from keras_vit.progress import scale
@@ -337,22 +336,14 @@ def available_bytes(engine: Engine, held: int = 0) -> int:
         held: What a replica holds already. It is part of what it needs, and
             the free memory of a CPU does not contain it any more.
     """
-    devices = engine.devices
-    kind = tf.DeviceSpec.from_string(devices[0]).device_type
-    if kind != "CPU":
-        limits = [
-            device.memory_limit
-            for device in device_lib.list_local_devices()
-            if device.device_type == kind
-        ]
-        if limits:
-            return min(limits)
+    if limits := engine.memory_limits():
+        return min(limits)
     free = psutil.virtual_memory().available
     with contextlib.suppress(OSError, ValueError):  # No such limit.
         limit = int((CGROUP / "memory.max").read_text())
         used = int((CGROUP / "memory.current").read_text())
         free = min(free, limit - used)
-    return free // len(devices) + held
+    return free // len(engine.devices) + held
 
 
 def describe_memory(memory: Memory, available: int) -> str:

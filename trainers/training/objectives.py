@@ -12,7 +12,6 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers import DistilledHead
-from keras_vit.model_files import RUN_RECIPE
 from keras_vit.models.features import (
     is_graph,
     name_activation,
@@ -32,11 +31,10 @@ from trainers.optim.losses import (
     smooth_labels,
     split_unknown,
 )
-from trainers.paths import as_path
 from trainers.plugins import METRICS
 from trainers.recipes.recipe import Recipe
 from trainers.training.map_objectives import make_map_loss
-from trainers.training.run_folder import NamedModel, RunFolder
+from trainers.training.run_folder import NamedModel
 
 
 def make_loss(
@@ -349,15 +347,12 @@ def open_teacher(
     Raises:
         ValueError: See `make_distillation`.
     """
-    folder, names = as_path(recipe.teacher), None
+    named = NamedModel(recipe.teacher, is_grey=dataset.channels == 1)
     try:
-        if (folder / RUN_RECIPE).exists():
-            run = RunFolder(folder)
-            model, names = run.load_model(), run.load_class_names()
-            pair, source = run.load_recipe().normalization, "as in its run"
+        model, names = named.load_model(), named.load_class_names()
+        if its_recipe := named.load_recipe():
+            pair, source = its_recipe.normalization, "as in its run"
         else:
-            is_grey = dataset.channels == 1
-            model = NamedModel(recipe.teacher, is_grey).load_model()
             pair, source = find_normalization(model, recipe.normalization)
     except ValueError as error:
         raise ValueError(f"`teacher` cannot be read: {error}") from None

@@ -72,6 +72,8 @@ def digest_data(dataset: ImageDataset) -> str:
 
     def identify(path, label, is_sized):
         size = os.path.getsize(path) if is_sized else None
+        if dataset.maps:  # Then it is the path of a map.
+            label = os.path.basename(label)
         return os.path.basename(path), size, str(label)
 
     facts = [dataset.class_names]

@@ -10,7 +10,6 @@ import io
 import json
 import os
 import pathlib
-import shlex
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -55,7 +54,6 @@ from trainers.paths import (
     write_atomically,
 )
 from trainers.plugins import LOADED
-from trainers.recipes.flags import repeat_flags
 from trainers.recipes.recipe import Recipe
 
 
@@ -653,21 +651,6 @@ def check_place(run: RunFolder, dataset: str):
             "`run_dir` must be outside the folder of the images. "
             f"{received}, dataset={dataset!r}"
         )
-
-
-def explain_repeating(run: RunFolder) -> str:
-    """Return how to go on with a run, for a command without --recipe.
-
-    Args:
-        run: A run that has begun.
-    """
-    words = [f"--run_dir={run}", *repeat_flags(run.load_recipe())]
-    return (
-        "`recipe` must be given to go on with a run, and all other flags that "
-        "it was started with. If you do not have that command, try: keras-vit "
-        f"train {shlex.join(words)}. Received: recipe=None, "
-        f"run_dir={str(run)!r}"
-    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,6 +30,7 @@ from trainers.data.inspection import (
     inspect_images,
     judge_loose_images,
     judge_names,
+    judge_splits,
     write_data_page,
 )
 from trainers.data.labels import LabelOptions
@@ -383,6 +384,20 @@ def test_a_split_that_nobody_reads_is_named_with_its_use(in_splits):
     )
     assert find_unread(dataset) == []
     assert find_unread(open_dataset("digits")) == []
+
+
+def test_a_split_is_not_read_because_another_has_its_name_within(in_splits):
+    table = in_splits / "table.csv"
+    names = {"train": "train", "val": "train_small", "test": "test"}
+    rows = [
+        f"{split}/{path.parent.name}/{path.name},{path.parent.name},{name}"
+        for split, name in names.items()
+        for path in (in_splits / split).glob("*/*")
+    ]
+    table.write_text("\n".join(["path,label,split", *rows]))
+    dataset = open_dataset(f"csv:{table}", train_split="train_small")
+    [found] = judge_splits(dataset)
+    assert "the split 'train', 2 images, is not read" in found.text
 
 
 def test_files_of_no_image_are_counted_by_their_endings(in_splits):

@@ -18,6 +18,7 @@ import os
 import pathlib
 import shutil
 import sys
+import types
 import warnings
 
 import jax
@@ -464,6 +465,12 @@ def main(folder, teacher):
     }
     results["damaged"] = read_damaged(folder)
     results["waiting"] = most_waiting()
+    results["limits"] = [loop.engine.memory_limits()]
+    loop.engine._local = [
+        types.SimpleNamespace(memory_stats=lambda n=n: {"bytes_limit": n})
+        for n in (7, 5)
+    ]
+    results["limits"].append(loop.engine.memory_limits())
     results["sums"] = {" ".join(case): compile_sums(*case) for case in SUMS}
     pathlib.Path(folder, "results.json").write_text(json.dumps(results))
     found = {}

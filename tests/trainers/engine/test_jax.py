@@ -137,6 +137,11 @@ def test_gradients_are_summed_in_no_other_type_than_asked_for(results, case):
         assert f"gradient_dtype='{case[-1]}'" in refused
 
 
+def test_accelerators_say_how_much_memory_they_have(results):
+    """Those of JAX, not those that TensorFlow sees; CPUs say nothing."""
+    assert results["limits"] == [[], [7, 5]]
+
+
 def test_the_host_does_not_fill_a_device_with_batches(results):
     assert results["waiting"] == [1, 1]  # In training, and at rest.
 

@@ -160,6 +160,15 @@ def test_two_models_are_compared(runs, folders, kind, tmp_path):
     page = (tmp_path / "both/evaluation.html").read_text()
     name = {"segment": "mean_iou", "depth": "abs_rel"}[kind]
     assert page.count(f"<td>{report[name]:.4f}</td>") >= 2
+    table = tmp_path / "first/image_predictions.csv"
+    lines = table.read_text().splitlines(keepends=True)
+    for kept in (lines[:-1], [*lines[:-1], lines[-1].replace(".png", ".x")]):
+        table.write_text("".join(kept))
+        other = read_other(first, dataset)
+        with pytest.raises(ValueError, match="`compare` must .* same images"):
+            evaluate(
+                runs[kind], dataset, report_dir=tmp_path / "b", other=other
+            )
     (tmp_path / "first/evaluation.json").write_text(
         json.dumps(
             {n: report[n] for n in ("dataset", "split", "model")}

@@ -404,6 +404,12 @@ def test_a_container_may_have_less_than_its_machine(
     assert available_bytes(mirrored, held=70) == want // 2 + 70
 
 
+def test_accelerators_have_their_own_memory(monkeypatch):
+    engine = make_engine("mirrored")
+    monkeypatch.setattr(engine, "memory_limits", lambda: [7, 5])
+    assert available_bytes(engine, held=70) == 5
+
+
 def test_a_job_that_does_not_fit_warns(recipe, tmp_path, monkeypatch, capsys):
     trainer = prepare(recipe, str(tmp_path))
     held = held_bytes(trainer.loop)

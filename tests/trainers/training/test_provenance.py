@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import keras_vit
+from tests.trainers.made import write_pairs
 from trainers.data.datasets import open_dataset
+from trainers.data.labels import LabelOptions
 from trainers.training.model_card import describe_run
 from trainers.training.provenance import digest_data, find_commit
 
@@ -51,6 +53,18 @@ def test_a_digest_follows_the_images_and_not_their_folder(photos, tmp_path):
         change(copy)
         found.add(digest(copy))
     assert len(found) == 1 + len(changes)
+
+
+def test_a_digest_of_pairs_does_not_follow_their_folder(tmp_path):
+    write_pairs(tmp_path / "one", "segment", 4)
+    shutil.copytree(tmp_path / "one", tmp_path / "other")
+    found = [
+        digest_data(
+            open_dataset(f"pairs:{folder}", labels=LabelOptions("segment"))
+        )
+        for folder in (tmp_path / "one", tmp_path / "other")
+    ]
+    assert found[0] == found[1]
 
 
 def test_other_data_sets_have_digests(digits):

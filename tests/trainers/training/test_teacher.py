@@ -17,10 +17,12 @@ from keras_vit.preprocessing.description import NORMALIZATIONS
 from tests.tiny import noise, randomize, tiny_config, to_numpy
 from trainers.data.datasets import open_dataset
 from trainers.optim.losses import TARGETS
+from trainers.training import run_folder
 from trainers.training.objectives import (
     find_normalization,
     make_distillation,
     make_teach,
+    open_teacher,
 )
 from trainers.training.run_folder import RunFolder
 from trainers.training.trainer import prepare
@@ -184,6 +186,20 @@ def test_a_run_and_a_model_of_keras_can_teach(taught, tmp_path, trained):
         assert found.teach(tf.zeros((2, 8, 8, 1))).shape == (2, 10)
 
 
+def test_a_model_of_the_hub_can_teach(taught, monkeypatch):
+    asked = []
+
+    def load(path, **choices):
+        asked.append(path)
+        return make_model()
+
+    monkeypatch.setattr(run_folder, "is_dense_checkpoint", lambda path: False)
+    monkeypatch.setattr(run_folder, "from_checkpoint", load)
+    recipe = dataclasses.replace(taught, teacher="hf://owner/model")
+    open_teacher(recipe, open_dataset(recipe.dataset))
+    assert asked == ["hf://owner/model"]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -205,9 +221,10 @@ def test_other_classes_and_no_file_are_refused(taught, recipe, tmp_path):
     run = RunFolder(tmp_path / "teacher")
     run.save_recipe(recipe, NAMES[::-1])
     run.save_model(make_model())
-    taught = dataclasses.replace(taught, teacher=str(run.folder))
-    with pytest.raises(ValueError, match="in this order: 0, 1.*with 9, 8"):
-        prepare(taught, str(tmp_path / "run"))
+    for path in (run.folder, run.model_path):
+        taught = dataclasses.replace(taught, teacher=str(path))
+        with pytest.raises(ValueError, match="in this order: 0, 1.*with 9, 8"):
+            prepare(taught, str(tmp_path / "run"))
     taught = dataclasses.replace(taught, teacher=str(tmp_path / "no.keras"))
     with pytest.raises(ValueError, match="`teacher` cannot be read.*no.keras"):
         prepare(taught, str(tmp_path / "run"))

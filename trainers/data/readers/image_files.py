@@ -1,5 +1,6 @@
 """A reader of labelled image files."""
 
+import collections
 import dataclasses
 import os
 import unicodedata
@@ -181,6 +182,39 @@ def number_classes(
 def normal_form(name: str) -> str:
     """Return the name of a class in the form in which equal ones are equal."""
     return unicodedata.normalize("NFC", name)
+
+
+def read_class_names(path: str) -> list[str]:
+    """Return the class names in a file, one per line.
+
+    Raises:
+        ValueError: If the file is not UTF-8 text, or its lines are no names
+            that differ.
+    """
+    file_name = os.path.basename(path)
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            names = [line.strip() for line in file.read().rstrip().split("\n")]
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"`{file_name}` must be in UTF-8. Received: {path!r} ({error})"
+        ) from None
+    fault = f"{twice!r} twice" if (twice := find_twice(names)) else ""
+    if "" in names:
+        fault = "an empty line" if names[1:] else "no name"
+    if fault:
+        raise ValueError(
+            f"`{file_name}` must name the classes, one per line, each once. "
+            f"Received: {path!r} with {fault}"
+        )
+    check_names(names)
+    return names
+
+
+def find_twice(names: Sequence[str]) -> str | None:
+    """Return a name that is there twice, if there is one."""
+    counts = collections.Counter(names)
+    return next((name for name, count in counts.items() if count > 1), None)
 
 
 def check_names(names: Sequence[str]):

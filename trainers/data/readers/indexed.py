@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.preprocessing.decoding import decode_image
+from trainers.data.readers.image_files import find_twice
 from trainers.data.splits import count_split
 
 
@@ -27,7 +28,8 @@ class IndexedImages:
         channels: 3 for colours, 1 for grey levels.
 
     Raises:
-        ValueError: If labels are not those of the classes.
+        ValueError: If two classes have one name, or labels are not those of
+            the classes.
     """
 
     class_names: Sequence[str]
@@ -38,6 +40,11 @@ class IndexedImages:
     shuffle_buffer = 250_000  # It holds names of images.
 
     def __post_init__(self):
+        if twice := find_twice(self.class_names):
+            raise ValueError(
+                "`class_names` must differ. Received: "
+                f"class_names={self.class_names!r} with {twice!r} twice"
+            )
         arrays = {name: np.asarray(rows) for name, rows in self.labels.items()}
         count = len(self.class_names)
         for split, rows in arrays.items():

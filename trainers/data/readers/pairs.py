@@ -16,7 +16,7 @@ from trainers.data.readers.csv_table import (
     read_table,
 )
 from trainers.data.readers.folder import list_folders
-from trainers.data.readers.image_files import ImageFiles, check_names
+from trainers.data.readers.image_files import ImageFiles, read_class_names
 from trainers.data.readers.image_paths import (
     is_image_name,
     leave_out_unreadable,
@@ -124,9 +124,15 @@ def open_pairs(path: str, options: LabelOptions) -> PairFiles:
         return PairFiles([], files, maps=MapRule(options.kind, None, *limits))
     maps = [found for rows in files.values() for _, found in rows]
     folder = os.path.dirname(path) if os.path.isfile(path) else path
-    names = _read_class_names(os.path.join(folder, CLASSES_FILE))
+    names_path = os.path.join(folder, CLASSES_FILE)
+    names = read_class_names(names_path) if os.path.isfile(names_path) else []
+    if len(names) == 1:
+        raise ValueError(
+            f"`{CLASSES_FILE}` must have two names or more, a line each. "
+            f"Received: {names_path!r} with 1 of them"
+        )
     _check_classes(path, maps)
-    if names is None:
+    if not names:
         names = [str(n) for n in range(find_classes(_read_all(maps))[-1] + 1)]
     return PairFiles(names, files, maps=MapRule(SEGMENT, len(names)))
 
@@ -179,31 +185,6 @@ def _read_all(paths):
             for numbers in pool.map(read, paths[start : start + NUM_TRIED]):
                 if numbers is not None:
                     yield numbers
-
-
-def _read_class_names(path):
-    """Return the lines of a file of class names; None if there is none."""
-    if not os.path.isfile(path):
-        return None
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            names = [line.strip() for line in file.read().splitlines()]
-    except UnicodeDecodeError:
-        raise ValueError(
-            f"`{CLASSES_FILE}` must be in UTF-8. Received: {path!r}"
-        ) from None
-    while names and not names[-1]:
-        names.pop()
-    twice = [name for name in names if names.count(name) > 1]
-    if len(names) < 2 or "" in names or twice:
-        fault = f"{twice[0]!r} twice" if twice and twice[0] else "an empty line"
-        fault = f"{len(names)} of them" if len(names) < 2 else fault
-        raise ValueError(
-            f"`{CLASSES_FILE}` must have two names or more, a line each, that "
-            f"differ. Received: {path!r} with {fault}"
-        )
-    check_names(names)
-    return names
 
 
 def _list_folder(path, kind):

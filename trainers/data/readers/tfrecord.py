@@ -12,7 +12,7 @@ import tensorflow as tf
 from trainers.data.decoding import decode_pixels, describe_error
 from trainers.data.labels import AUTO, LabelOptions
 from trainers.data.pixels import USUAL, PixelOptions
-from trainers.data.readers.image_files import to_vector
+from trainers.data.readers.image_files import read_class_names, to_vector
 from trainers.data.readers.image_paths import (
     NUM_LISTED,
     printable,
@@ -147,7 +147,7 @@ def open_tfrecords(path: str, options: LabelOptions = AUTO) -> TFRecordReader:
     if empty:
         warn_of(set(empty), "file", "without records")
     reader = TFRecordReader(
-        read_labels(labels_path),
+        read_class_names(labels_path),
         dict(files),
         options.kind == "several"
         or (options.kind == "auto" and have_lists(files)),
@@ -187,26 +187,6 @@ def check_shards(path: str, split: str, files: Sequence[str]):
             f"of another writing. Received: PATH={path!r}, split {split!r} "
             f"with {'; '.join(faults)}"
         )
-
-
-def read_labels(path: str) -> list[str]:
-    """Return the class names in a file, one per line.
-
-    Raises:
-        ValueError: If the file is not UTF-8 text or has no names.
-    """
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            names = file.read().rstrip().split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} must be a text file in UTF-8. Received: {error}"
-        ) from None
-    if names == [""]:
-        raise ValueError(
-            f"{path} must name the classes, one per line. Received: no name"
-        )
-    return names
 
 
 def check_first_record(path: str, reader: TFRecordReader, split: str):

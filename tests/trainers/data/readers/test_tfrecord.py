@@ -65,6 +65,14 @@ class TestTFRecords:
         dataset = open_dataset(f"tfrecord:{records}")
         assert dataset.class_names == ["größe", "small dog"]
 
+    @pytest.mark.parametrize(
+        "text, fault", [("a\n\nb", "an empty line"), ("a\nb\na", "'a' twice")]
+    )
+    def test_classes_of_one_name_are_refused(self, records, text, fault):
+        (records / "labels.txt").write_text(text)
+        with pytest.raises(ValueError, match=f"`labels.txt`.*{fault}"):
+            open_dataset(f"tfrecord:{records}")
+
     def test_empty_files_are_told(self, records):
         self.write(records / "train-00001-of-00003", [])
         with pytest.warns(UserWarning, match="without records.*train-00001-of"):

@@ -13,7 +13,7 @@ import tensorflow_datasets as tfds
 from tests.trainers.data.reading import take
 from tests.trainers.mocked import write_metadata
 from trainers.data.batches import eval_batches
-from trainers.data.datasets import open_dataset
+from trainers.data.datasets import is_same_dataset, open_dataset
 from trainers.data.readers import vtab
 from trainers.data.readers.tfds import DATASETS
 from trainers.data.readers.vtab import VTAB_GROUPS, VTAB_TASKS
@@ -302,3 +302,10 @@ def test_dsprites_becomes_white_on_black_in_three_channels(prepare):
         np.testing.assert_array_equal(
             image, np.repeat(2.0 * row["image"] - 1, 3, -1)
         )
+
+
+def test_each_task_is_a_data_set_of_its_own():
+    """Or the splits of one would be those of another."""
+    assert is_same_dataset("vtab:pets", "vtab:pets")
+    assert not is_same_dataset("vtab:pets", "vtab:dtd")
+    assert is_same_dataset("cifar10", "cifar10:3.0.2")
