@@ -28,8 +28,10 @@ from trainers.data.labels import LabelOptions
 from trainers.evaluation.evaluation import choose_folder, evaluate
 from trainers.evaluation.image_predictions import (
     PREDICTIONS_NAME,
+    NamedImage,
     OtherModel,
     read_image_predictions,
+    read_predictions,
 )
 from trainers.evaluation.label_predictions import read_label_predictions
 from trainers.evaluation.scores import MOST_CLASSES
@@ -181,13 +183,17 @@ def read_other(folder: str, dataset: ImageDataset) -> OtherModel:
                 "`compare` must be an evaluation of the same kind of maps. "
                 f"Received: compare={folder!r}"
             )
-        return OtherModel(report, {})
     path = as_path(folder) / PREDICTIONS_NAME
     if not path.is_file():
         raise ValueError(
             f"`compare` must be a folder with {PREDICTIONS_NAME}; evaluate "
             f"that model again. Received: compare={folder!r}"
         )
+    if dataset.maps:
+        named = read_predictions(
+            path, ["image"], lambda row: NamedImage(row["image"])
+        )
+        return OtherModel(report, named)
     names = dataset.class_names
     if not dataset.has_several_labels:
         return OtherModel(report, read_image_predictions(path, names))

@@ -23,6 +23,7 @@ from trainers.data.datasets import (
     share_images,
 )
 from trainers.data.decoding import BadExamples
+from trainers.evaluation.evaluation import check_classes, check_kind_of_labels
 from trainers.evaluation.label_scores import choose_thresholds, sigmoid
 from trainers.evaluation.predictions import predict_dataset
 from trainers.evaluation.probing import (
@@ -82,8 +83,10 @@ def calibrate(
         bad_examples: See `predict_dataset`.
 
     Raises:
-        ValueError: If the goal is unknown, or the images cannot be read.
+        ValueError: If the goal is unknown, the data set has other classes, or
+            the images cannot be read.
     """
+    check_has_all_classes(run, dataset)
     rows = [
         (logits, labels)
         for _, logits, labels, *_ in predict_dataset(
@@ -262,8 +265,24 @@ def check_choices(run, dataset, score, refuse):
             "`run_dir` must hold a model of two classes or more that gives an "
             f"image one of them. Received: run_dir={str(run)!r}"
         )
+    check_has_all_classes(run, dataset)
     check_has_train_split(dataset)
     check_images(run, dataset)
+
+
+def check_has_all_classes(run: RunFolder, dataset: ImageDataset):
+    """Raise a ValueError unless a data set has the classes of a run, and all.
+
+    Figures of other images would be written into the run as those of its own.
+    """
+    check_classes(run, dataset)
+    check_kind_of_labels(run, dataset)
+    if dataset.class_names != run.load_class_names():
+        raise ValueError(
+            "`dataset` must have all classes of the model. Received: "
+            f"{dataset.name!r} with {len(dataset.class_names)} of "
+            f"{len(run.load_class_names())}"
+        )
 
 
 def check_images(run: RunFolder, dataset: ImageDataset):

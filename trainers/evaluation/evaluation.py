@@ -24,6 +24,7 @@ from trainers.evaluation.evaluation_page import write_evaluation_page
 from trainers.evaluation.image_predictions import (
     PREDICTIONS_NAME,
     Examples,
+    ImagePrediction,
     OtherModel,
     TellingImages,
     check_same_images,
@@ -32,13 +33,13 @@ from trainers.evaluation.image_predictions import (
 )
 from trainers.evaluation.label_predictions import (
     LabelExamples,
+    LabelPrediction,
     TellingLabels,
     write_label_predictions,
 )
 from trainers.evaluation.label_scores import LabelTally
 from trainers.evaluation.map_evaluation import (
     start_map_results,
-    write_map_results,
 )
 from trainers.evaluation.predictions import (
     predict_dataset,
@@ -140,34 +141,23 @@ def evaluate(
     bad_examples = BadExamples(max_bad_examples)
     if dataset.maps:
         try_operations(preprocess, "preprocess", dataset.channels, True)
-        known, results = None, start_map_results(model, dataset)
+        results = start_map_results(model, dataset)
     else:
         check_kind_of_labels(source, dataset)
         check_logits(model, dataset)
         # Other tokens give other features than were calibrated.
         calibration = None if tokens else source.calibration
         known = calibration and calibration.known
-        results = start_results(source, dataset, other, known)
-    for images, logits, labels, positions, names in predict_dataset(
-        with_features(model) if known else model,
+        results = start_results(source, model, dataset, other, known)
+    for batch in predict_dataset(
+        results.reader,
         dataset,
         batch_size=batch_size,
         preprocess=preprocess,
         bad_examples=bad_examples,
     ):
-        if dataset.maps:
-            results.add(images, logits, labels, positions, names)
-            continue
-        scores = None
-        if known:
-            logits, scores = split_scores(logits, model, known)
-        logits = logits[:, dataset.logit_columns]
-        if not dataset.has_several_labels:
-            labels = labels > 0
-        results.add(images, logits, labels, positions, names, scores)
-    found = results.tally.report()
-    if not dataset.maps:
-        found |= results.metrics()
+        results.add(*batch)
+    found = results.report()
     report = {
         **entries_of_model(source),
         "dataset": dataset.name,
@@ -181,15 +171,11 @@ def evaluate(
         **found,
     }
     show(report)
-    if not dataset.maps:
-        check_same_images(other, results.telling.predictions)
+    check_same_images(other, results.predictions)
     if folder:
         with naming_folder(folder, "report_dir"):
             with written_together(folder) as draft:
-                if dataset.maps:
-                    write_map_results(draft, results, report, model, other)
-                else:
-                    write_results(draft, results, report, model, other)
+                results.write(draft, report, other)
             if folder == source.folder:
                 write_card(source, model)
     return report
@@ -296,49 +282,102 @@ class Results:
     """The results that an evaluation collects over the batches.
 
     Args:
+        model: The evaluated model.
         tally: The figures.
         telling: The most telling images.
         examples: Some images, mistakes first.
         sums: Those of the metrics of plug-ins.
+        columns: The logits that are for a class of the data set.
+        known: Tells known images, of a calibrated model.
     """
 
+    model: keras.Model
     tally: Tally | LabelTally
     telling: TellingImages | TellingLabels
     examples: Examples
     sums: dict[MeanOverImages, np.ndarray]
+    columns: slice | Sequence[int]
+    known: KnownScore | None
 
-    def metrics(self) -> dict[str, float]:
-        """Return the metrics of plug-ins, by name."""
-        return {
+    @property
+    def reader(self) -> keras.Model:
+        """The model whose outputs `add` takes."""
+        return with_features(self.model) if self.known else self.model
+
+    @property
+    def predictions(self) -> dict[int, ImagePrediction | LabelPrediction]:
+        """The prediction for each image, by its position."""
+        return self.telling.predictions
+
+    def add(self, images, outputs, labels, positions, names):
+        """Add a batch of `predict_dataset`, of (B, D) outputs."""
+        rest = ()
+        if self.known:
+            outputs, scores = split_scores(outputs, self.model, self.known)
+            rest = (scores,)
+        logits = outputs[:, self.columns]
+        if isinstance(self.tally, Tally):
+            labels = labels > 0
+        hits = self.tally.add(logits, labels, *rest)
+        truths = np.asarray(labels, "float32")
+        for metric, sums in self.sums.items():
+            weights = np.ones(len(labels), "float32")
+            sums += ops.convert_to_numpy(
+                metric.measure(truths, logits, weights)
+            )
+        self.examples.add(images, logits, labels, hits)
+        probabilities = to_probabilities(logits, self.tally.activation)
+        self.telling.add(
+            positions, images, logits, probabilities, labels, names, *rest
+        )
+
+    def report(self) -> dict[str, float]:
+        """Return all figures, those of plug-ins as well, by name."""
+        return self.tally.report() | {
             metric.name: metric.report(sums)
             for metric, sums in self.sums.items()
         }
 
-    def add(self, images, logits, truths, positions, names, scores=None):
-        """Add a batch.
+    def write(self, folder: Path, report: Mapping, other: OtherModel | None):
+        """Write all files of an evaluation.
 
-        Shapes:
-            images: (B, H, W, C). logits: (B, C). truths: (B, C), True for the
-            right classes; several labels are 1, 0 or NaN. positions: (B,).
-            names: B strings. scores: (B,), those of a calibrated model.
+        Args:
+            folder: The folder to write to.
+            report: The report.
+            other: See `evaluate`.
         """
-        rest = () if scores is None else (scores,)
-        hits = self.tally.add(logits, truths, *rest)
-        for metric, sums in self.sums.items():
-            labels = np.asarray(truths, "float32")
-            weights = np.ones(len(labels), "float32")
-            sums += ops.convert_to_numpy(
-                metric.measure(labels, logits, weights)
-            )
-        self.examples.add(images, logits, truths, hits)
-        probabilities = to_probabilities(logits, self.tally.activation)
-        self.telling.add(
-            positions, images, logits, probabilities, truths, names, *rest
+        tally, telling = self.tally, self.telling
+        names = tally.class_names
+        normalization = parse_augmentation(
+            report["preprocess"], self.model.input_shape[1:3], "preprocess"
+        ).normalization
+        pictures = make_pictures(telling, self.model, normalization)
+        write_report(folder, "evaluation.json", report)
+        path = folder / PREDICTIONS_NAME
+        if isinstance(tally, LabelTally):
+            write_label_predictions(path, telling.predictions, names)
+        else:
+            write_confusion(folder / "confusion.csv", tally.confusion, names)
+            write_image_predictions(path, telling.predictions, names)
+        self.examples.draw(
+            names, tally.activation, normalization, folder / "predictions.png"
+        )
+        write_evaluation_page(
+            folder / "evaluation.html",
+            report,
+            names,
+            tally.confusion,
+            tally.bins(),
+            tally.curves(),
+            telling,
+            pictures,
+            other,
         )
 
 
 def start_results(
     source: RunFolder | NamedModel,
+    model: keras.Model,
     dataset: ImageDataset,
     other: OtherModel | None,
     known: KnownScore | None,
@@ -347,69 +386,25 @@ def start_results(
 
     Args:
         source: What is evaluated.
+        model: Its model.
         dataset: The data set.
         other: See `evaluate`.
         known: Tells known images, of a calibrated model.
     """
     others, names = other.predictions if other else {}, dataset.class_names
-    metrics = make_metrics(len(names))
-    sums = {metric: np.zeros(metric.size) for metric in metrics}
-    if not dataset.has_several_labels:
-        tally = Tally(names, source.activation, known)
-        telling = TellingImages(others, known)
-        return Results(tally, telling, Examples([]), sums)
-    thresholds = source.thresholds
-    if thresholds is not None:
-        thresholds = np.asarray(thresholds)[dataset.logit_columns].tolist()
-    tally = LabelTally(names, thresholds)
-    telling = TellingLabels(tally.thresholds, others)
-    return Results(tally, telling, LabelExamples([], tally.thresholds), sums)
-
-
-def write_results(
-    folder: Path,
-    results: Results,
-    report: Mapping,
-    model: keras.Model,
-    other: OtherModel | None,
-):
-    """Write all files of an evaluation.
-
-    Args:
-        folder: The folder to write to.
-        results: What was collected.
-        report: The report.
-        model: The evaluated model.
-        other: See `evaluate`.
-    """
-    tally, telling = results.tally, results.telling
-    names = tally.class_names
-    size = model.input_shape[1:3]
-    normalization = parse_augmentation(
-        report["preprocess"], size, "preprocess"
-    ).normalization
-    pictures = make_pictures(telling, model, normalization)
-    write_report(folder, "evaluation.json", report)
-    path = folder / PREDICTIONS_NAME
-    if isinstance(tally, LabelTally):
-        write_label_predictions(path, telling.predictions, names)
+    columns = dataset.logit_columns
+    if dataset.has_several_labels:
+        thresholds = source.thresholds
+        if thresholds is not None:
+            thresholds = np.asarray(thresholds)[columns].tolist()
+        tally = LabelTally(names, thresholds)
+        telling = TellingLabels(tally.thresholds, others)
+        examples = LabelExamples([], tally.thresholds)
     else:
-        write_confusion(folder / "confusion.csv", tally.confusion, names)
-        write_image_predictions(path, telling.predictions, names)
-    results.examples.draw(
-        names, tally.activation, normalization, folder / "predictions.png"
-    )
-    write_evaluation_page(
-        folder / "evaluation.html",
-        report,
-        names,
-        tally.confusion,
-        tally.bins(),
-        tally.curves(),
-        telling,
-        pictures,
-        other,
-    )
+        tally = Tally(names, source.activation, known)
+        telling, examples = TellingImages(others, known), Examples([])
+    sums = {x: np.zeros(x.size) for x in make_metrics(len(names))}
+    return Results(model, tally, telling, examples, sums, columns, known)
 
 
 def write_confusion(

@@ -3,8 +3,8 @@
 import csv
 import dataclasses
 import io
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -62,15 +62,22 @@ class OtherModel(NamedTuple):
     Args:
         report: Its report, see `evaluate`.
         predictions: Its predictions by the position of the image: an
-            ImagePrediction, or a LabelPrediction of several labels.
+            ImagePrediction, a LabelPrediction of several labels, or of maps a
+            NamedImage.
     """
 
     report: Mapping
     predictions: Mapping[int, NamedTuple]
 
 
+class NamedImage(NamedTuple):
+    """An image of an evaluation of maps."""
+
+    name: str
+
+
 def check_same_images(
-    other: OtherModel | None, predictions: Mapping[int, ImagePrediction]
+    other: OtherModel | None, predictions: Mapping[int, NamedTuple]
 ):
     """Raise a ValueError if another evaluation is of other images.
 
@@ -134,19 +141,37 @@ def read_image_predictions(
     """
     indices = {name: index for index, name in enumerate(class_names)}
 
+    def parse_row(row):
+        return ImagePrediction(
+            indices[row["true class"]],
+            indices[row["prediction"]],
+            float(row["probability"]),
+            row.get("image") or "",
+        )
+
+    return read_predictions(path, COLUMNS_READ, parse_row)
+
+
+def read_predictions(
+    path: Path, columns: Sequence[str], parse_row: Callable[[Mapping], Any]
+) -> dict:
+    """Return the rows of a table of predictions, by position.
+
+    Args:
+        path: The file.
+        columns: What it must have.
+        parse_row: Takes a row, {column: text}; its errors are those of a file
+            of something else.
+
+    Raises:
+        ContentError: If it is not such a file, or has other classes.
+    """
+
     def parse(text):
         rows = csv.DictReader(io.StringIO(text))
-        if not {*COLUMNS_READ} <= {*(rows.fieldnames or ())}:
+        if not {"position", *columns} <= {*(rows.fieldnames or ())}:
             raise ValueError("other columns")
-        return {
-            int(row["position"]): ImagePrediction(
-                indices[row["true class"]],
-                indices[row["prediction"]],
-                float(row["probability"]),
-                row.get("image") or "",
-            )
-            for row in rows
-        }
+        return {int(row["position"]): parse_row(row) for row in rows}
 
     return read_written(
         path,

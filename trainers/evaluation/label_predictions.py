@@ -1,8 +1,6 @@
 """What an evaluation of several labels tells of single images."""
 
-import csv
 import dataclasses
-import io
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,9 +12,10 @@ from trainers.evaluation.image_predictions import (
     Examples,
     each_once,
     own,
+    read_predictions,
 )
 from trainers.evaluation.label_scores import find_mistakes, sigmoid
-from trainers.paths import Path, read_written, write_csv_file
+from trainers.paths import Path, write_csv_file
 from trainers.training.pictures import plot_texts, shorten
 
 MOST_LINES = 4  # Labels below a picture.
@@ -94,28 +93,16 @@ def read_label_predictions(
     Raises:
         ContentError: If it is not such a file, or has other classes.
     """
+    columns = _columns(class_names)
 
-    def parse(text):
-        rows = csv.DictReader(io.StringIO(text))
-        columns = _columns(class_names)
-        if not {"position", *columns} <= {*(rows.fieldnames or ())}:
-            raise ValueError("other columns")
-        found = {}
-        for row in rows:
-            numbers = [float(row[name] or "nan") for name in columns]
-            labels, probabilities = np.reshape(numbers, (2, -1))
-            decisions = probabilities >= np.asarray(thresholds)
-            found[int(row["position"])] = LabelPrediction(
-                labels, probabilities, decisions, row.get("image") or ""
-            )
-        return found
+    def parse_row(row):
+        numbers = [float(row[name] or "nan") for name in columns]
+        labels, probabilities = np.reshape(numbers, (2, -1))
+        decisions = probabilities >= np.asarray(thresholds)
+        name = row.get("image") or ""
+        return LabelPrediction(labels, probabilities, decisions, name)
 
-    return read_written(
-        path,
-        parse,
-        "it must be a table of labels of the same classes: evaluate that model "
-        "again",
-    )
+    return read_predictions(path, columns, parse_row)
 
 
 @dataclasses.dataclass(frozen=True)

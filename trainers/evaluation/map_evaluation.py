@@ -22,7 +22,13 @@ from trainers.data.map_pictures import (
     make_legend,
     paint_over,
 )
-from trainers.evaluation.image_predictions import OtherModel, shade
+from trainers.evaluation.image_predictions import (
+    PREDICTIONS_NAME,
+    NamedImage,
+    OtherModel,
+    own,
+    shade,
+)
 from trainers.evaluation.map_scores import DepthTally, SegmentTally
 from trainers.evaluation.scores import MOST_CLASSES
 from trainers.models.factory import encoder_of
@@ -72,19 +78,26 @@ class Shown(NamedTuple):
     truth: np.ndarray
     answer: np.ndarray
 
+    def with_own_arrays(self) -> "Shown":
+        """Return the same without the batch that the arrays are a part of."""
+        arrays = (own(x) for x in (self.image, self.truth, self.answer))
+        return Shown(self.position, self.name, self.figures, *arrays)
+
 
 @dataclasses.dataclass
 class MapResults:
     """The results that an evaluation collects over the batches.
 
     Args:
+        reader: The evaluated model.
         tally: The figures.
     """
 
+    reader: keras.Model
     tally: SegmentTally | DepthTally
 
     def __post_init__(self):
-        self.names, self.first, self.worst = {}, [], []
+        self.predictions, self.first, self.worst = {}, [], []
 
     def add(self, images, outputs, maps, positions, names):
         """Add a batch.
@@ -99,17 +112,61 @@ class MapResults:
         rows = self.tally.rows[start:]
         for row, *shown in zip(rows, positions, names, images, maps, answers):
             position, name, *arrays = shown
-            self.names[int(position)] = name
+            self.predictions[int(position)] = NamedImage(name)
             found = Shown(int(position), name, row, *arrays)
             if len(self.first) < NUM_FIRST:
-                self.first.append(found)
+                self.first.append(found.with_own_arrays())
             self.worst.append(found)
         self.worst.sort(key=self._badness)
         del self.worst[NUM_WORST:]
+        # Not all images of a large split fit into memory.
+        self.worst = [shown.with_own_arrays() for shown in self.worst]
 
     def _badness(self, shown):
         score = shown.figures[self.tally.score_name]
         return score if self.tally.is_higher_better else -score
+
+    def report(self) -> dict[str, float]:
+        """Return all figures, by name."""
+        return self.tally.report()
+
+    def write(
+        self, folder: Path, report: Mapping, other: OtherModel | None = None
+    ):
+        """Write all files of an evaluation.
+
+        Args:
+            folder: The folder to write to.
+            report: The report.
+            other: The evaluation of a second model, whose figures are shown
+                too.
+        """
+        tally = self.tally
+        normalization = parse_augmentation(
+            report["preprocess"], self.first[0].image.shape[:2], "preprocess"
+        ).normalization
+        write_report(folder, "evaluation.json", report)
+        columns = list(tally.rows[0])
+        rows = (
+            [position, image.name, *(f"{row[x]:.6g}" for x in columns)]
+            for (position, image), row in zip(
+                self.predictions.items(), tally.rows
+            )
+        )
+        write_csv_file(
+            folder / PREDICTIONS_NAME, [["position", "image", *columns], *rows]
+        )
+        names = tally.class_names
+        if tally.confusion is not None and len(names) <= MOST_CLASSES:
+            table = ([name, *row] for name, row in zip(names, tally.confusion))
+            write_csv_file(
+                folder / "confusion.csv", [["true class", *names], *table]
+            )
+        reports = [report, other.report] if other else [report]
+        looks = find_looks(self.reader, [*self.worst, *self.first])
+        write_page(
+            folder / "evaluation.html", self, reports, normalization, looks
+        )
 
 
 def start_map_results(model: keras.Model, dataset: ImageDataset) -> MapResults:
@@ -128,54 +185,10 @@ def start_map_results(model: keras.Model, dataset: ImageDataset) -> MapResults:
             f"{dataset.name!r}"
         )
     if is_segment:
-        return MapResults(SegmentTally(dataset.class_names))
+        return MapResults(model, SegmentTally(dataset.class_names))
     is_relative = getattr(model, "larger_depths", "far") == "near"
     max_depth = dataset.maps.max_depth or MOST_METRES
-    return MapResults(DepthTally(is_relative, max_depth))
-
-
-def write_map_results(
-    folder: Path,
-    results: MapResults,
-    report: Mapping,
-    model: keras.Model,
-    other: OtherModel | None = None,
-):
-    """Write all files of an evaluation.
-
-    Args:
-        folder: The folder to write to.
-        results: What was collected.
-        report: The report.
-        model: The evaluated model.
-        other: The evaluation of a second model, whose figures are shown too.
-    """
-    tally = results.tally
-    size = results.first[0].image.shape[:2]
-    normalization = parse_augmentation(
-        report["preprocess"], size, "preprocess"
-    ).normalization
-    write_report(folder, "evaluation.json", report)
-    columns = list(tally.rows[0])
-    rows = (
-        [position, name, *(f"{row[column]:.6g}" for column in columns)]
-        for (position, name), row in zip(results.names.items(), tally.rows)
-    )
-    write_csv_file(
-        folder / "image_predictions.csv",
-        [["position", "image", *columns], *rows],
-    )
-    names = tally.class_names
-    if tally.confusion is not None and len(names) <= MOST_CLASSES:
-        table = ([name, *row] for name, row in zip(names, tally.confusion))
-        write_csv_file(
-            folder / "confusion.csv", [["true class", *names], *table]
-        )
-    reports = [report, other.report] if other else [report]
-    looks = find_looks(model, [*results.worst, *results.first])
-    write_page(
-        folder / "evaluation.html", results, reports, normalization, looks
-    )
+    return MapResults(model, DepthTally(is_relative, max_depth))
 
 
 def find_looks(

@@ -13,7 +13,7 @@ from keras_vit.analysis.colours import CLASS_COLOURS
 from keras_vit.models import predict_windows
 from keras_vit.preprocessing.description import to_fractions
 from trainers.augment.augmentation import parse_augmentation
-from trainers.data.batches import to_model_input
+from trainers.data.batches import make_prepare_one, to_model_input
 from trainers.data.decoding import decode_file
 from trainers.data.map_pictures import limits_of, paint_over
 from trainers.data.maps import IGNORED, IGNORED_16, MILLIMETRE
@@ -109,9 +109,7 @@ def make_predict_maps(
     """
     size, channels = model.input_shape[1:3], model.input_shape[-1]
     check_whole(preprocess, size)
-    normalization = parse_augmentation(
-        preprocess, size, "preprocess"
-    ).normalization
+    prepare, normalization = make_prepare_one(preprocess, size)
     options = PixelOptions(channels, source.pixel_range)
     is_depth = model.output_shape[-1] == 1
     is_relative = getattr(model, "larger_depths", "far") == "near"
@@ -123,17 +121,17 @@ def make_predict_maps(
     def answer(pixels):
         """Return the outputs (H, W, D) at the size of an image."""
         height, width = pixels.shape[:2]
-        fits = use_windows and height >= size[0] and width >= size[1]
-        image = tf.cast(pixels, tf.float32)
-        inputs = to_model_input(
-            image, (height, width) if fits else size, normalization
-        )[None].numpy()
-        outputs = (
-            predict_windows(model, inputs)
-            if fits
-            else np.asarray(model.predict_on_batch(inputs), "float32")
-        )
+        if use_windows and height >= size[0] and width >= size[1]:
+            outputs = predict_windows(model, in_own_size(pixels)[None])
+        else:
+            inputs = prepare(pixels)[None].numpy()
+            outputs = np.asarray(model.predict_on_batch(inputs), "float32")
         return tf.image.resize(outputs[0], (height, width)).numpy()
+
+    def in_own_size(pixels):
+        """Return an image (H, W, C) in the range of the model."""
+        image = tf.cast(pixels, tf.float32)
+        return to_model_input(image, pixels.shape[:2], normalization).numpy()
 
     def write(name, image):
         stream = io.BytesIO()
@@ -147,12 +145,7 @@ def make_predict_maps(
     def predict(path):
         pixels = read(path)
         outputs = answer(pixels)
-        shown = to_fractions(
-            to_model_input(
-                tf.cast(pixels, tf.float32), pixels.shape[:2], normalization
-            ).numpy(),
-            normalization,
-        )
+        shown = to_fractions(in_own_size(pixels), normalization)
         if is_depth:
             depths = outputs[..., 0]
             limits = limits_of(depths)

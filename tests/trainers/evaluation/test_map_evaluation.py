@@ -17,7 +17,6 @@ from trainers.evaluation import map_evaluation
 from trainers.evaluation.map_evaluation import (
     MapResults,
     start_map_results,
-    write_map_results,
 )
 from trainers.evaluation.map_scores import DepthTally, SegmentTally
 
@@ -27,7 +26,7 @@ GREY = [128, 128, 128]
 
 def write(folder, tally, images, outputs, maps):
     """Write the files of an evaluation in two batches; return its page."""
-    results = MapResults(tally)
+    results = MapResults(keras.Sequential(), tally)
     for start in (0, 2):
         part = slice(start, start + 2)
         names = [f"{n}.png" for n in range(len(maps))][part]
@@ -35,7 +34,7 @@ def write(folder, tally, images, outputs, maps):
         results.add(images[part], outputs[part], maps[part], places, names)
     about = {"dataset": "made", "split": "test", "model": "m", "preprocess": ""}
     report = {**about, "num_left_out": 0, **tally.report()}
-    write_map_results(folder, results, report, keras.Sequential())
+    results.write(folder, report)
     return (folder / "evaluation.html").read_text()
 
 
@@ -149,3 +148,17 @@ def test_outputs_without_metres_are_fitted(larger, largest):
     )
     tally = start_map_results(model, dataset).tally
     assert tally == DepthTally(larger == "near", largest or 100.0)
+
+
+def test_a_large_split_is_not_kept_in_memory():
+    results = MapResults(keras.Sequential(), SegmentTally(NAMES))
+    classes = np.zeros((40, 4, 4), "float32")
+    outputs = np.eye(3, dtype="float32")[classes.astype(int)]
+    for start in range(0, 40, 8):
+        part = slice(start, start + 8)
+        places, names = np.arange(40)[part], 8 * [""]
+        images = np.zeros((8, 4, 4, 3), "float32")
+        results.add(images, outputs[part], classes[part], places, names)
+    for shown in (*results.worst, *results.first):
+        for array in (shown.image, shown.truth, shown.answer):
+            assert array.base is None

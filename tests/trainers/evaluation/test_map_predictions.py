@@ -17,6 +17,7 @@ from trainers.evaluation.map_predictions import (
     make_predict_maps,
     name_maps,
 )
+from trainers.evaluation.predictions import make_load_image
 
 SIZE = (4, 6)  # Of the images of the model.
 NAMES = ["red", "green", "blue", "never"]
@@ -106,6 +107,21 @@ def test_maps_of_classes_can_be_read_as_truths(count):
     encode_classes(classes, count).save(stream, "PNG")
     found = MapRule("segment", count).read(stream.getvalue())
     np.testing.assert_array_equal(found, classes)
+
+
+@pytest.mark.parametrize("line", ["", "resize(None, bicubic)|normalize(clip)"])
+def test_a_photo_is_read_as_by_an_evaluation(line, tmp_path, monkeypatch):
+    pixels = np.random.default_rng(0).integers(0, 256, (19, 23, 3), "uint8")
+    model, seen = make_model(np.eye(3, 4)), []
+    answer = model.predict_on_batch
+    monkeypatch.setattr(
+        model, "predict_on_batch", lambda x: seen.append(x) or answer(x)
+    )
+    _, levels, _ = predict(model, NAMES, pixels, tmp_path, line)
+    levels.close()
+    [image] = seen[0]
+    expected = make_load_image((*SIZE, 3), line)(str(tmp_path / "photo.png"))
+    np.testing.assert_array_equal(image, expected)
 
 
 def test_images_that_lose_a_part_are_refused(tmp_path):
