@@ -39,7 +39,7 @@ from trainers.evaluation.calibration import (
     check_images,
 )
 from trainers.evaluation.file_predictions import expand_folders
-from trainers.evaluation.predictions import load_image
+from trainers.evaluation.predictions import make_load_image
 from trainers.training.model_card import write_card
 from trainers.training.run_folder import Calibration, RunFolder
 
@@ -142,11 +142,10 @@ def load_images(
     """Return the images of other things; none without the flag."""
     if paths is None:
         return []
-    images = []
+    images, load = [], make_load_image(shape, preprocess, pixel_range)
     for path in expand_folders(paths):
         try:
-            image = load_image(path, shape, preprocess, pixel_range)
-            images.append(image)
+            images.append(load(path))
         except (ValueError, OSError):
             bad_examples.report(path)
     if not images:

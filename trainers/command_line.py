@@ -113,19 +113,28 @@ QUANTIZATIONS = (
 )
 
 
+# What several commands have.
+TEXTS = {
+    "run_dir": "Folder of the run.",
+    "model": "Model to use instead of --run_dir: a .keras file, the folder of "
+    "a run, a checkpoint of any family, or the name of a published one.",
+    "data_dir": "Folder of the data sets of tensorflow-datasets.",
+}
+
+
+def define_texts(*names: str):
+    """Define flags of TEXTS."""
+    for name in names:
+        flags.DEFINE_string(name, None, TEXTS[name])
+
+
 def define_source_flags():
     """Define the flags that name a model and the images for it."""
-    flags.DEFINE_string("run_dir", None, "Folder of the run.")
+    define_texts("run_dir", "model", "data_dir")
     flags.DEFINE_string(
-        "model",
+        "dataset",
         None,
-        "Model to use instead of --run_dir: a .keras file, the folder of a "
-        "run, a checkpoint of any family, or the name of a published one. "
-        "Needs --dataset.",
-    )
-    flags.DEFINE_string("dataset", None, "Data set. Default: that of the run.")
-    flags.DEFINE_string(
-        "data_dir", None, "Folder of the data sets of tensorflow-datasets."
+        "Data set. Default: that of the run; --model needs one.",
     )
     flags.DEFINE_string(
         "eval_split",
@@ -339,9 +348,7 @@ def define_calibrate_flags():
     """Define the flags of trainers.calibrate."""
     flags.DEFINE_string("run_dir", None, "Folder of the run.", required=True)
     flags.DEFINE_string("dataset", None, "Data set. Default: that of the run.")
-    flags.DEFINE_string(
-        "data_dir", None, "Folder of the data sets of tensorflow-datasets."
-    )
+    define_texts("data_dir")
     flags.DEFINE_string(
         "eval_split",
         None,
@@ -407,13 +414,7 @@ def define_ray_flags():
 
 def define_predict_flags():
     """Define the flags of trainers.predict."""
-    flags.DEFINE_string("run_dir", None, "Folder of the run.")
-    flags.DEFINE_string(
-        "model",
-        None,
-        "Model to use instead of --run_dir: a .keras file, the folder of a "
-        "run, a checkpoint of any family, or the name of a published one.",
-    )
+    define_texts("run_dir", "model")
     flags.DEFINE_string(
         "classes",
         None,
@@ -463,22 +464,14 @@ def define_predict_flags():
 
 def define_embed_flags():
     """Define the flags of trainers.embed."""
-    flags.DEFINE_string("run_dir", None, "Folder of the run.")
-    flags.DEFINE_string(
-        "model",
-        None,
-        "Model to use instead of --run_dir: a .keras file, the folder of a "
-        "run, a checkpoint of any family, or the name of a published one.",
-    )
+    define_texts("run_dir", "model")
     flags.DEFINE_string("out", None, "Folder to write to.", required=True)
     flags.DEFINE_string(
         "dataset",
         None,
         "Data set, if no files are given. Default: that of the run.",
     )
-    flags.DEFINE_string(
-        "data_dir", None, "Folder of the data sets of tensorflow-datasets."
-    )
+    define_texts("data_dir")
     flags.DEFINE_string(
         "split", None, "Split to read, or a slice of one. Default: all splits."
     )
@@ -612,9 +605,7 @@ def define_inspect_data_flags():
     flags.DEFINE_string(
         "out", None, "Folder for a page with the findings and the images."
     )
-    flags.DEFINE_string(
-        "data_dir", None, "Folder of the data sets of tensorflow-datasets."
-    )
+    define_texts("data_dir")
     for split in ("train_split", "eval_split"):
         flags.DEFINE_string(
             split, None, "Split to check. Default: that of the data set."

@@ -34,7 +34,7 @@ from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import BadExamples
 from trainers.data.readers.image_files import ImageFiles
 from trainers.data.readers.image_paths import printable
-from trainers.evaluation.predictions import check_images_fit, load_image
+from trainers.evaluation.predictions import check_images_fit, make_load_image
 from trainers.models.factory import encoder_of
 from trainers.models.initial_model import is_run_folder
 from trainers.paths import as_path
@@ -132,12 +132,10 @@ def open_run(run_dir: str) -> Subject:
             f"{run_dir} must contain a VisionTransformer. "
             f"Received: {type(model).__name__}"
         )
-    shape = model.input_shape[1:]
-    preprocess, pixel_range = run.preprocess, run.pixel_range
     return Subject(
         run.name,
         model,
-        lambda path: load_image(path, shape, preprocess, pixel_range),
+        make_load_image(model.input_shape[1:], run.preprocess, run.pixel_range),
         class_names,
         run.activation,
         run.load_recipe().normalization,

@@ -1,7 +1,8 @@
 """HTML pages of one file, which need no network and run no scripts."""
 
+import base64
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from trainers.paths import (
     Path,
@@ -65,6 +66,36 @@ def make_table(
     return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
 
+def make_figure(
+    pictures: Mapping[str, bytes | None],
+    name: str,
+    lines: Iterable[str],
+    kind: str = "",
+) -> str:
+    """Return pictures of an image with lines of text below them, as HTML.
+
+    Args:
+        pictures: PNG or JPEG files by what they show, as text; None is left
+            out. Without any, it says that the image cannot be read.
+        name: The path of the image, which is shown as a hint.
+        lines: The lines, as text.
+        kind: A class of CSS.
+    """
+    shown = "".join(
+        f'<img src="data:image/{"png" if data[:4] == PNG else "jpeg"};base64,'
+        f'{base64.b64encode(data).decode()}" alt="{html.escape(alt)}">'
+        for alt, data in pictures.items()
+        if data
+    )
+    return (
+        f'<figure class="{kind}" title="{html.escape(name)}">'
+        f"{shown or UNREADABLE}<figcaption>"
+        f"{'<br>'.join(map(html.escape, lines))}</figcaption></figure>"
+    )
+
+
+PNG = b"\x89PNG"
+UNREADABLE = '<div class="none">cannot be read</div>'
 FRAME = """<!doctype html>
 <html lang="en">
 <head>
@@ -82,6 +113,8 @@ h1 {{ font-size: 1.5rem; }} h2 {{ margin-top: 2rem; }}
 figure {{ margin: 0; font-size: .75rem; line-height: 1.3; }}
 img, .none {{ width: 7rem; height: 7rem; object-fit: contain;
  background: #8882; }}
+.none {{ display: flex; align-items: center; justify-content: center;
+ text-align: center; }}
 .wide {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; }}
 th, td {{ border: 1px solid var(--line); padding: .2rem .6rem;

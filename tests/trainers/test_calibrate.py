@@ -25,6 +25,8 @@ from trainers.evaluation.file_predictions import (
 )
 from trainers.training.run_folder import RunFolder
 
+LETTERS = "abcdefghij"
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, trained):
@@ -36,6 +38,8 @@ def folder(tmp_path_factory, trained):
     for index in range(20):
         pixels = random.integers(0, 256, (8, 8), "uint8")
         Image.fromarray(pixels).save(folder / "noise" / f"{index}.png")
+    places = [f"{split}/{x}" for split in ("train", "test") for x in LETTERS]
+    write_photos(folder / "letters", 2 * places, size=(8, 8))
     (folder / "digits").mkdir()
     for index, image in enumerate(load_digits().images[:12]):
         pixels = (image * 15.9375).astype("uint8")
@@ -191,6 +195,9 @@ def test_mistakes_are_named(calibrate, calibrated):
         (("--run_dir=run", "--unknown="), "`unknown` must name images"),
         (("--run_dir=run", "--refuse=1"), "`refuse` must be a share"),
         (("--run_dir=run", "--eval_split=nothing"), "nothing"),
+        # Ten classes, but others: figures of these would become those of the
+        # run.
+        (("--run_dir=run", "--dataset=folder:letters"), "has 'a', 'b', 'c'"),
         (("--run_dir=run", "--threshold_goal=f1"), "`threshold_goal` is for a"),
     ):
         result = calibrate(*flags)

@@ -13,7 +13,7 @@ from tests.tiny import randomize, tiny_config
 from tests.trainers.made import write_photos
 from tests.weights.cases import path_of
 from trainers import inspect
-from trainers.evaluation.predictions import load_image
+from trainers.evaluation.predictions import make_load_image
 from trainers.inspect import first_test_images, inspect_run, open_run
 from trainers.recipes.recipes import RECIPES
 from trainers.training.run_folder import RunFolder
@@ -113,7 +113,7 @@ def test_image_files_are_made_ready_as_for_the_evaluation(tmp_path, looks):
     inspect_run(folder, [path])
     [(_, [images], _, _)] = looks
     np.testing.assert_array_equal(
-        images.pixels[0], load_image(path, (8, 8, 1), operations)
+        images.pixels[0], make_load_image((8, 8, 1), operations)(path)
     )
     assert images.names == ["image.png"]
 

@@ -212,11 +212,6 @@ def adjust_contrast(image, factor: float):
     return _blend(mean, image, factor)
 
 
-def adjust_brightness(image, factor: float):
-    """Blend with black."""
-    return _blend(0.0, image, factor)
-
-
 def adjust_sharpness(image, factor: float):
     """Blend with a smoothed image; pixels on the border stay unchanged."""
     values = tf.pad(tf.cast(image, tf.float32), [[1, 1], [1, 1], [0, 0]])
@@ -250,26 +245,6 @@ def rotate(image, degrees: float):
         image,
         (cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y),
     )
-
-
-def shear_x(image, level: float):
-    """Shift each row by `level` pixels more than the row above it."""
-    return _move(image, (1.0, level, 0.0, 0.0, 1.0, 0.0))
-
-
-def shear_y(image, level: float):
-    """Shift each column by `level` pixels more than the one to its left."""
-    return _move(image, (1.0, 0.0, 0.0, level, 1.0, 0.0))
-
-
-def translate_x(image, pixels: float):
-    """Move to the left."""
-    return _move(image, (1.0, 0.0, pixels, 0.0, 1.0, 0.0))
-
-
-def translate_y(image, pixels: float):
-    """Move up."""
-    return _move(image, (1.0, 0.0, 0.0, 0.0, 1.0, pixels))
 
 
 def cutout(image, half: int, place):
@@ -362,19 +337,25 @@ RANDAUGMENT = {
     "Contrast": lambda image, m, sign, place: adjust_contrast(
         image, 0.1 + 1.8 * m
     ),
-    "Brightness": lambda image, m, sign, place: adjust_brightness(
-        image, 0.1 + 1.8 * m
+    "Brightness": lambda image, m, sign, place: _blend(  # With black.
+        0.0, image, 0.1 + 1.8 * m
     ),
     "Sharpness": lambda image, m, sign, place: adjust_sharpness(
         image, 0.1 + 1.8 * m
     ),
-    "ShearX": lambda image, m, sign, place: shear_x(image, sign * 0.3 * m),
-    "ShearY": lambda image, m, sign, place: shear_y(image, sign * 0.3 * m),
-    "TranslateX": lambda image, m, sign, place: translate_x(
-        image, sign * 100 * m
+    # Each row is shifted more than the row above it, or each column.
+    "ShearX": lambda image, m, sign, place: _move(
+        image, (1.0, sign * 0.3 * m, 0.0, 0.0, 1.0, 0.0)
     ),
-    "TranslateY": lambda image, m, sign, place: translate_y(
-        image, sign * 100 * m
+    "ShearY": lambda image, m, sign, place: _move(
+        image, (1.0, 0.0, 0.0, sign * 0.3 * m, 1.0, 0.0)
+    ),
+    # To the left, and up.
+    "TranslateX": lambda image, m, sign, place: _move(
+        image, (1.0, 0.0, sign * 100 * m, 0.0, 1.0, 0.0)
+    ),
+    "TranslateY": lambda image, m, sign, place: _move(
+        image, (1.0, 0.0, 0.0, 0.0, 1.0, sign * 100 * m)
     ),
     "Cutout": lambda image, m, sign, place: cutout(image, int(40 * m), place),
     "SolarizeAdd": lambda image, m, sign, place: solarize_add(

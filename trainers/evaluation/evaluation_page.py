@@ -1,6 +1,5 @@
 """The page of an evaluation: one HTML file that needs no network."""
 
-import base64
 import html
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +12,7 @@ from trainers.evaluation.image_predictions import (
 )
 from trainers.evaluation.label_predictions import TellingLabels
 from trainers.evaluation.scores import Bin
-from trainers.pages import make_table, write_html
+from trainers.pages import make_figure, make_table, write_html
 from trainers.paths import Path
 from trainers.training.model_card import describe_choice
 
@@ -89,11 +88,17 @@ def write_evaluation_page(
         if not rows:
             return "<p>There are none.</p>"
         caption = _label_caption if has_several else _caption
-        shown = (
-            _figure(pictures[row.position], caption(row, class_names, telling))
-            for row in rows
-        )
-        return f'<div class="row">{"".join(shown)}</div>'
+        figures = []
+        for row in rows:
+            shown = pictures[row.position]
+            lines = caption(row, class_names, telling)
+            lines.append(shown.name.rsplit("/", 1)[-1])
+            looks = {
+                shown.name: shown.image,
+                f"attention: {shown.name}": shown.look,
+            }
+            figures.append(make_figure(looks, shown.name, lines))
+        return f'<div class="row">{"".join(figures)}</div>'
 
     looks = (
         "<p>Beside each image: where the model looked, by the attention "
@@ -317,23 +322,6 @@ def _false_alarms(counts, class_names, telling, show):
         for down in downs
     ]
     yield make_table(["", *(class_names[n] for n in acrosses)], rows)
-
-
-def _figure(shown, lines):
-    """Return the pictures of an image with lines of text below them."""
-    name = html.escape(shown.name, quote=True)
-    images = "".join(
-        f'<img src="data:image/png;base64,{base64.b64encode(data).decode()}" '
-        f'alt="{alt}{name}">'
-        for data, alt in ((shown.image, ""), (shown.look, "attention: "))
-        if data
-    )
-    lines = [*lines, shown.name.rsplit("/", 1)[-1]]
-    caption = "<br>".join(map(html.escape, lines))
-    return (
-        f'<figure title="{name}">{images}<figcaption>{caption}</figcaption>'
-        "</figure>"
-    )
 
 
 def _caption(row, class_names, telling):

@@ -10,7 +10,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from keras_vit.errors import message_of
 from keras_vit.preprocessing import decode_predictions
@@ -174,8 +174,17 @@ def predict_each(
         paths[start : start + BATCH_SIZE]
         for start in range(0, len(paths), BATCH_SIZE)
     )
-    found = cluster.map(make, batches) if cluster else map(make(), batches)
+    if cluster:
+        found = cluster.map(functools.partial(_make_predict_one, make), batches)
+    else:
+        found = make()(batches)
     return itertools.chain.from_iterable(found)
+
+
+def _make_predict_one(make):
+    """Return the function from one batch to its predictions."""
+    predict_batches = make()
+    return lambda paths: next(predict_batches([paths]))
 
 
 def make_predict_files(
@@ -186,8 +195,8 @@ def make_predict_files(
     map_names: dict[str, str] | None = None,
     out: str | None = None,
     use_windows: bool = False,
-) -> Callable[[Sequence[str]], list[FilePrediction]]:
-    """Return the function from a batch of image files to their predictions.
+) -> Callable[[Iterable[Sequence[str]]], Iterator[list[FilePrediction]]]:
+    """Return the function from batches of image files to their predictions.
 
     The arguments and the errors are those of `predict_each`; `map_names` are
     those of `name_maps` for all files.
@@ -244,8 +253,6 @@ def make_predict_files(
     load_image = make_load_image(
         model.input_shape[1:], preprocess, source.pixel_range
     )
-    # Threads: decoding would leave all processors but one idle.
-    pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
 
     def load(path):
         """Return an image and no fault, or the other way round."""
@@ -254,11 +261,14 @@ def make_predict_files(
         except (OSError, ValueError) as error:
             return None, message_of(error) + _advise(path)
 
-    def predict_files(paths):
+    def predict_batches(batches):
         with warnings.catch_warnings():  # Threads that do leave other filters.
-            loaded = dict(zip(paths, pool.map(load, paths)))
-        images = {path: x for path, (x, fault) in loaded.items() if not fault}
-        faults = {path: fault for path, (_, fault) in loaded.items() if fault}
+            for loaded in read_ahead(load, batches):
+                yield predict_loaded(loaded)
+
+    def predict_loaded(loaded):
+        images = {path: x for path, (x, fault) in loaded if not fault}
+        faults = {path: fault for path, (_, fault) in loaded if fault}
         found = {}
         if images:
             probabilities, scores = predict([*images.values()])
@@ -266,7 +276,7 @@ def make_predict_files(
             found = dict(zip(images, zip(every, probabilities, scores)))
         return [
             describe(path, *found.get(path, ([], [], None)), faults.get(path))
-            for path in paths
+            for path, _ in loaded
         ]
 
     def describe(path, rows, row, score, fault):
@@ -284,7 +294,25 @@ def make_predict_files(
             else [(name, p) for name, p in classes if p >= limit],
         )
 
-    return predict_files
+    return predict_batches
+
+
+def read_ahead(
+    load: Callable[[str], Any], batches: Iterable[Sequence[str]]
+) -> Iterator[list[tuple[str, Any]]]:
+    """Yield batches of paths, each path with what is loaded from it.
+
+    Threads load the next batch while the caller uses this one: otherwise, the
+    model would wait for the files, and all processors but one would be idle.
+    """
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        ahead = None
+        for paths in batches:
+            loading, ahead = ahead, [(x, pool.submit(load, x)) for x in paths]
+            if loading:
+                yield [(path, found.result()) for path, found in loading]
+        if ahead:
+            yield [(path, found.result()) for path, found in ahead]
 
 
 def _make_predict_maps(
@@ -325,7 +353,7 @@ def _make_predict_maps(
             rows.append(row)
         return rows
 
-    return predict_files
+    return functools.partial(map, predict_files)
 
 
 def _advise(path):

@@ -12,8 +12,8 @@ import numpy as np
 
 from trainers.evaluation.embeddings import Embeddings
 from trainers.evaluation.probing import TEMPERATURE, normalize
-from trainers.evaluation.similarity import SIMILAR_STYLE, make_figure
-from trainers.pages import make_table, write_html
+from trainers.evaluation.similarity import SIMILAR_STYLE
+from trainers.pages import make_figure, make_table, write_html
 from trainers.paths import Path, write_atomically
 
 NUM_FOLDS = 5
@@ -285,10 +285,13 @@ def write_label_page(
     )
     figures = [
         make_figure(
-            pictures.get(row),
+            {embeddings.paths[row]: pictures.get(row)},
             embeddings.paths[row],
-            f"{names[found.classes[row]]} \N{RIGHTWARDS ARROW} "
-            f"{names[found.suggested[row]]}? {found.margins[row]:.2f}",
+            [
+                os.path.basename(embeddings.paths[row]),
+                f"{names[found.classes[row]]} \N{RIGHTWARDS ARROW} "
+                f"{names[found.suggested[row]]}? {found.margins[row]:.2f}",
+            ],
         )
         for row in rows
     ]

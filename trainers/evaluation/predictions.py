@@ -17,37 +17,25 @@ from trainers.data.readers.image_paths import printable
 BATCH_SIZE = 64  # Of images that are only read.
 
 
-def load_image(
-    path: str,
-    input_shape: tuple,
-    preprocess: str = "",
-    pixel_range: tuple[float, float] | None = None,
-) -> np.ndarray:
-    """Return the image in a file, preprocessed for a model of `input_shape`.
-
-    Shapes:
-        returns: (H, W, C), floats in the range of the model.
-
-    Args:
-        path: An image file, decoded as in training. Of several frames, the
-            first is used.
-        input_shape: (H, W, C) of the model.
-        preprocess: Operations on the image, see `eval_batches`.
-        pixel_range: See `PixelOptions`.
-
-    Raises:
-        ValueError: If the file is not an image.
-        OSError: If the file cannot be read.
-    """
-    return make_load_image(input_shape, preprocess, pixel_range)(path)
-
-
 def make_load_image(
     input_shape: tuple,
     preprocess: str = "",
     pixel_range: tuple[float, float] | None = None,
 ) -> Callable[[str], np.ndarray]:
-    """Return `load_image` for many paths; several threads may call it."""
+    """Return the function from an image file to the input of a model.
+
+    Several threads may call it. It raises a ValueError if the file is not an
+    image, and an OSError if it cannot be read.
+
+    Shapes:
+        The function returns (H, W, C), floats in the range of the model.
+
+    Args:
+        input_shape: (H, W, C) of the model.
+        preprocess: Operations on the images, see `eval_batches`. The files are
+            decoded as in training; of several frames, the first one is used.
+        pixel_range: See `PixelOptions`.
+    """
     prepare, _ = make_prepare_one(preprocess, input_shape[:2])
     options = PixelOptions(input_shape[-1], pixel_range)
 

@@ -1,6 +1,5 @@
 """Similar images among embeddings: nearest neighbours and near duplicates."""
 
-import base64
 import html
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trainers.evaluation.probing import normalize
-from trainers.pages import write_html
+from trainers.pages import make_figure, write_html
 from trainers.paths import Path
 
 TILE = 2048  # Rows and columns of a product of near duplicates.
@@ -201,9 +200,12 @@ def write_similar_page(
     for entry in found[:MOST_GROUPS]:
         shown = [
             make_figure(
-                pictures.get(row),
+                {paths[row]: pictures.get(row)},
                 paths[row],
-                f"{cosine:.3f} {show_label(labels[row])}",
+                [
+                    os.path.basename(paths[row]),
+                    f"{cosine:.3f} {show_label(labels[row])}",
+                ],
             )
             for row, cosine in entry.images[:MOST_PICTURES]
         ]
@@ -211,7 +213,12 @@ def write_similar_page(
         parts += [
             f"<h2>{html.escape(entry.title)}</h2>",
             '<div class="row">',
-            make_figure(entry.picture, entry.title, "", "query")
+            make_figure(
+                {entry.title: entry.picture},
+                entry.title,
+                [os.path.basename(entry.title)],
+                "query",
+            )
             if entry.picture
             else "",
             *shown,
@@ -225,33 +232,8 @@ def write_similar_page(
     write_html(path, title, parts, SIMILAR_STYLE)
 
 
-def make_figure(
-    picture: bytes | None, name: str, text: str, kind: str = ""
-) -> str:
-    """Return a picture with its name and a text, as HTML.
-
-    Args:
-        picture: A JPEG; None if it cannot be read.
-        name: The path of the image.
-        text: What is below the name.
-        kind: A class of CSS.
-    """
-    full = html.escape(name, quote=True)
-    shown = '<div class="none">cannot be read</div>'
-    if picture:
-        data = base64.b64encode(picture).decode()
-        shown = f'<img src="data:image/jpeg;base64,{data}" alt="{full}">'
-    return (
-        f'<figure class="{kind}" title="{full}">{shown}<figcaption>'
-        f"{html.escape(os.path.basename(name))}<br>{html.escape(text)}"
-        "</figcaption></figure>"
-    )
-
-
 SIMILAR_STYLE = """
 h2 { font-size: 1rem; }
 figure { width: 7rem; }
 figure.query img { outline: 3px solid #36c; outline-offset: -3px; }
-.none { display: flex; align-items: center; justify-content: center;
- text-align: center; }
 """

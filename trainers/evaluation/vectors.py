@@ -45,7 +45,7 @@ from trainers.evaluation.embeddings import (
     make_schema,
     write_shard,
 )
-from trainers.evaluation.predictions import load_image
+from trainers.evaluation.predictions import make_load_image
 from trainers.evaluation.ray_workers import RayCluster
 from trainers.paths import Path, as_path, check_folder, check_writable
 from trainers.training.provenance import (
@@ -585,15 +585,13 @@ def embed_files(
         OSError: If a file cannot be read.
     """
     described = embeddings.description
-    images = [  # A wrong path is found before the model is loaded.
-        load_image(
-            path,
-            tuple(described["image_shape"]),
-            described["preprocess"],
-            described["pixel_range"],
-        )
-        for path in paths
-    ]
+    load = make_load_image(
+        tuple(described["image_shape"]),
+        described["preprocess"],
+        described["pixel_range"],
+    )
+    # A wrong path is found before the model is loaded.
+    images = [load(path) for path in paths]
     model = load_model_of(embeddings, source)
     encoder = make_encoder(model, described["vector"])
     return np.stack(

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import shutil
+import threading
 
 import keras
 import numpy as np
@@ -25,7 +26,7 @@ from trainers.evaluation.file_predictions import (
     expand_folders,
     predict_each,
 )
-from trainers.evaluation.predictions import load_image
+from trainers.evaluation.predictions import make_load_image
 from trainers.predict import name_classes
 from trainers.training.run_folder import NamedModel, RunFolder
 
@@ -98,13 +99,26 @@ def test_a_broken_file_does_not_stop_the_others(
     model, names = run.load_model(), run.load_class_names()
     for row in rows:
         if not row.fault:
-            image = load_image(row.path, (8, 8, 1), run.preprocess)
+            image = make_load_image((8, 8, 1), run.preprocess)(row.path)
             [logits] = model.predict(image[None], verbose=0)
             chances = np.exp(logits) / np.exp(logits).sum()
             best = np.argsort(-chances)[:3]
             assert [n for n, _ in row.classes] == [names[i] for i in best]
             found = [p for _, p in row.classes]
             np.testing.assert_allclose(found, chances[best], rtol=1e-5)
+
+
+def test_the_next_batch_is_read_while_one_is_used():
+    loaded = {name: threading.Event() for name in "abc"}
+
+    def load(name):
+        loaded[name].set()
+        return name.upper()
+
+    batches = file_predictions.read_ahead(load, [["a", "b"], ["c"]])
+    assert next(batches) == [("a", "A"), ("b", "B")]
+    assert loaded["c"].wait(20)
+    assert list(batches) == [[("c", "C")]]
 
 
 def test_a_heic_file_needs_a_package(run, tmp_path, monkeypatch):
@@ -168,7 +182,7 @@ def test_probabilities_are_those_of_the_model(
     path = str(folder / "a.png")
     source = NamedModel(str(tmp_path / "model.keras"))
     [row] = predict_each(source, [path], 10, "resize")
-    image = load_image(path, (8, 8, 1), "resize")
+    image = make_load_image((8, 8, 1), "resize")(path)
     [expected] = model.predict_on_batch(image[None])
     found = dict(row.classes)
     np.testing.assert_allclose(
@@ -324,7 +338,7 @@ def test_a_run_of_several_labels_has_its_thresholds(
     (tmp_path / "recipe.json").write_text(json.dumps(content))
     shutil.copy(run.model_path, tmp_path)
     path = str(folder / "a.png")
-    image = load_image(path, (8, 8, 1), run.preprocess)
+    image = make_load_image((8, 8, 1), run.preprocess)(path)
     [logits] = run.load_model().predict(image[None], verbose=0)
     for source in (RunFolder(tmp_path), NamedModel(str(tmp_path))):
         [row] = predict_each(source, [path], top=2)
@@ -351,7 +365,7 @@ def test_classes_by_name(name, folder, tmp_path):
     [row] = predict_each(source, [image])
     model = keras_vit.zero_shot(path, classes, ["two {}s", "{}"])
     assert source.activation == model.config.classifier_activation
-    pixels = load_image(image, (16, 16, 3), source.preprocess)
+    pixels = make_load_image((16, 16, 3), source.preprocess)(image)
     [expected] = model.predict_on_batch(pixels[None])
     found = dict(row.classes)
     np.testing.assert_allclose(

@@ -9,7 +9,7 @@ from PIL import Image
 
 from keras_vit.export import CLASSIFIER_ACTIVATIONS
 from trainers.evaluation.file_predictions import predict_each
-from trainers.evaluation.predictions import load_image
+from trainers.evaluation.predictions import make_load_image
 from trainers.inspect import open_run
 from trainers.training.run_folder import NamedModel, RunFolder
 
@@ -31,7 +31,7 @@ def test_images_are_made_ready_as_for_the_evaluation(
     exif[274] = 3
     Image.fromarray(pixels).save(tmp_path / "phone.png", exif=exif)
     want = pixels[::-1, ::-1, :1][window, window] / 255 * (1 - low) + low
-    found = load_image(str(tmp_path / "phone.png"), want.shape, operations)
+    found = make_load_image(want.shape, operations)(str(tmp_path / "phone.png"))
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, want, atol=1e-6)
 

@@ -16,7 +16,7 @@ from trainers.evaluation.embeddings import (
     write_shard,
 )
 from trainers.evaluation.probing import normalize
-from trainers.evaluation.projection import project_pca, project_umap
+from trainers.map import project_pca, project_umap
 
 ROWS = np.array([0, 2, 5, 30, 39])
 

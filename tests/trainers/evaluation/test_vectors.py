@@ -28,7 +28,7 @@ from trainers.evaluation.embeddings import (
     open_embeddings,
 )
 from trainers.evaluation.file_predictions import expand_folders
-from trainers.evaluation.predictions import load_image
+from trainers.evaluation.predictions import make_load_image
 from trainers.evaluation.vectors import (
     embed,
     embed_files,
@@ -93,7 +93,9 @@ def copied(whole, tmp_path):
 
 def pixels_of(paths, source):
     shape = source.load_model().input_shape[1:]
-    return np.stack([load_image(x, shape, source.preprocess) for x in paths])
+    return np.stack(
+        [make_load_image(shape, source.preprocess)(x) for x in paths]
+    )
 
 
 def patches(model, images, block=-1):
@@ -524,7 +526,7 @@ def test_texts_are_as_near_to_images_as_zero_shot_says(odd, tmp_path):
     cosines = found.vectors(unit=True) @ embed_texts(found, texts).T
     model = zero_shot(tower, texts, ["{}"]).with_classifier_activation(None)
     shape = model.input_shape[1:]
-    images = [load_image(path, shape, source.preprocess) for path in paths]
+    images = [make_load_image(shape, source.preprocess)(path) for path in paths]
     logits = keras.ops.convert_to_numpy(model(np.stack(images)))
     text = load_text_encoder(tower).model.config
     np.testing.assert_allclose(

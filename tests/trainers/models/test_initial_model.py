@@ -21,7 +21,7 @@ from tests.tiny import make, tiny_config, to_numpy
 from tests.trainers.made import assert_same_weights, write_photos
 from trainers.engine.engine import Share
 from trainers.evaluation.evaluation import evaluate
-from trainers.evaluation.predictions import load_image
+from trainers.evaluation.predictions import make_load_image
 from trainers.models.factory import build_model
 from trainers.models.initial_model import (
     explain_ignored_flags,
@@ -256,7 +256,7 @@ def test_from_the_checkpoint_to_the_evaluation(
     pixels = read_image(path, model=model)
     by_hand = preprocess_input(pixels, "channels_last", model=model)
     level = 1 / 255 / 0.22
-    predicted = load_image(str(path), (32, 32, 3), run.preprocess)
+    predicted = make_load_image((32, 32, 3), run.preprocess)(str(path))
     np.testing.assert_allclose(predicted, by_hand, atol=1.2 * level)
     assert np.abs(images - predicted).max((1, 2, 3)).min() < 1e-5
     # The file alone is evaluated as the run is.
