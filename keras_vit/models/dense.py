@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.arguments import as_number, as_whole, is_number
+from keras_vit.arguments import as_number, as_rate, as_whole, is_number
 from keras_vit.layers.base import (
     Layer,
     is_quantized,
@@ -472,9 +472,13 @@ class DensePredictor(TunableModel):
         blocks = tuple(range(config.depth)[index] for index in head.blocks)
         head = dataclasses.replace(head, blocks=blocks)
         has_norm = config.use_final_norm and not config.use_pooling_norm
+        depth = max(blocks) + 1
+        # The share of the last block that is left, so that all keep theirs.
+        share = (depth - 1) / max(config.depth - 1, 1)
         config = dataclasses.replace(
             config,
-            depth=max(blocks) + 1,
+            depth=depth,
+            stochastic_depth_rate=config.stochastic_depth_rate * share,
             pooling="none",
             use_pooling_norm=False,
             use_final_norm=head.use_norm and has_norm,
@@ -594,10 +598,8 @@ def predict_windows(
             is invalid.
     """
     sides, images = model.input_shape[1:3], np.asarray(images)
-    if not 0 <= overlap < 1:
-        raise ValueError(
-            f"`overlap` must be from 0 to below 1. Received: overlap={overlap}"
-        )
+    overlap = as_rate(overlap, "overlap")
+    batch_size = as_whole(batch_size, "batch_size")
     if (
         None in sides
         or images.ndim != 4
