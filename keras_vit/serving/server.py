@@ -285,7 +285,7 @@ def inflate(body: bytes, limit: int) -> bytes:
 
     Raises:
         HTTPException: If it has more bytes than the limit.
-        ServingError: If it is not gzip.
+        ServingError: If it is not one whole stream of gzip.
     """
     try:
         stream = zlib.decompressobj(16 + zlib.MAX_WBITS)  # Of gzip.
@@ -294,6 +294,9 @@ def inflate(body: bytes, limit: int) -> bytes:
         raise invalid(f"Content-Encoding must be gzip: {error}") from None
     if len(content) > limit:
         raise too_large(limit)
+    if not stream.eof or stream.unused_data:
+        rest = "has bytes behind its end" if stream.eof else "ends too early"
+        raise invalid(f"Content-Encoding must be gzip: the body {rest}")
     return content
 
 
