@@ -15,6 +15,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 
+from keras_vit.errors import message_of
 from keras_vit.tables import guess
 
 # Lines that TensorFlow writes to the standard error at each start, on a machine
@@ -97,6 +98,22 @@ def _without_noise() -> Iterator[None]:
             for line in written:
                 if not NOISE.match(line):
                     os.write(2, line)
+
+
+def run_command(work: Callable[[], None]) -> int:
+    """Do the work of a command; return its exit status.
+
+    What is wrong is one line on the standard error, and so is Ctrl-C.
+    """
+    try:
+        work()
+    except (ValueError, OSError, ImportError, MemoryError) as error:
+        print(f"Error: {message_of(error)}", file=sys.stderr, flush=True)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr, flush=True)
+        return 130
+    return 0
 
 
 def _report_error(kind, error, traceback):

@@ -21,7 +21,7 @@ from keras_vit.analysis.gallery import (
     name_apart,
     write_gallery,
 )
-from keras_vit.command_line import hints_of, make_inspect_parser
+from keras_vit.command_line import hints_of, make_inspect_parser, run_command
 from keras_vit.model_files import (
     enough_memory,
     is_run,
@@ -104,16 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
     # The folder of a run gets a separate error message.
     if not is_run(options.model) and not (options.images and options.out):
         parser.error("name one IMAGE or more, and the folder --out=DIR")
-    try:
-        for path in inspect_files(options):
-            print(path)
-    except (ValueError, OSError, ImportError, MemoryError) as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return 130
-    return 0
+    return run_command(lambda: print(*inspect_files(options), sep="\n"))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 
-from keras_vit.command_line import PURPOSE, make_serve_parser
+from keras_vit.command_line import PURPOSE, make_serve_parser, run_command
 from keras_vit.errors import missing_packages
 from keras_vit.serving.models import ServedModel, find_models
 
@@ -61,6 +61,7 @@ def serve(options: argparse.Namespace):
         announce_line(f"Page: {page}")
         for name in models:
             announce_line(f"REST: {page}v1/models/{name}:predict")
+        # uvicorn finishes the received requests, then raises the signal again.
         make_server(models, options).run(sockets=[listener])
 
 
@@ -102,16 +103,15 @@ def main(arguments: list[str] | None = None) -> int:
     options = make_serve_parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("keras_vit").setLevel(logging.INFO)
-    # uvicorn finishes the received requests, then raises the signal again.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return run_command(lambda: _serve_until_stopped(options))
+
+
+def _serve_until_stopped(options):
     try:
         serve(options)
-    except (ValueError, OSError, ImportError) as error:
-        announce_line(f"Error: {error}")
-        return 1
     except KeyboardInterrupt:
         announce_line("Stopped.")
-    return 0
 
 
 if __name__ == "__main__":
