@@ -391,25 +391,3 @@ BUILDERS: dict[str, Builder] = {
     for row in VARIANTS.values()
     if row.builder
 }
-__all__ = [
-    "R26_ViT_B32",
-    "R26_ViT_S32",
-    "R50_ViT_B16",
-    "R50_ViT_B32",
-    "R50_ViT_L16",
-    "R50_ViT_L32",
-    "R_ViT_Ti16",
-    "ViT_B16",
-    "ViT_B32",
-    "ViT_B8",
-    "ViT_G14",
-    "ViT_H14",
-    "ViT_L16",
-    "ViT_L32",
-    "ViT_M16",
-    "ViT_S16",
-    "ViT_S32",
-    "ViT_So400m14",
-    "ViT_Ti16",
-    "ViT_g14",
-]
