@@ -10,7 +10,6 @@ if __name__ == "__main__":  # A mistyped argument is found before slow imports.
     begin(make_serve_parser)
 
 import argparse
-import importlib.util
 import logging
 import pathlib
 import signal
@@ -18,7 +17,7 @@ import socket
 import sys
 
 from keras_vit.command_line import PURPOSE, make_serve_parser, run_command
-from keras_vit.errors import missing_packages
+from keras_vit.errors import import_packages
 from keras_vit.serving.models import ServedModel, find_models
 
 SERVER_MODULES = ("starlette", "uvicorn", "PIL")
@@ -35,9 +34,7 @@ def serve(options: argparse.Namespace):
         ModuleNotFoundError: If a package is missing.
         OSError: If the address is in use.
     """
-    missing = [m for m in SERVER_MODULES if not importlib.util.find_spec(m)]
-    if missing:
-        raise missing_packages("The server", missing)
+    import_packages("The server", SERVER_MODULES)
     from keras_vit.serving.server import LOOPBACK, make_server
 
     folders = find_models(pathlib.Path(options.export))

@@ -9,6 +9,8 @@ import numpy as np
 
 from keras_vit.analysis.gallery import pictures_of
 from keras_vit.analysis.inspection import inspect_model
+from keras_vit.arguments import as_whole
+from keras_vit.errors import import_packages
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS, as_images
 from keras_vit.preprocessing.description import Mode
 from keras_vit.tables import check_name
@@ -92,13 +94,7 @@ class AttentionPictures(keras.callbacks.Callback):
         super().set_model(model)
 
     def on_train_begin(self, logs=None):
-        try:
-            import tensorflow as tf
-        except ImportError as error:
-            raise ImportError(
-                "Pictures for TensorBoard need TensorFlow: "
-                "pip install tensorflow"
-            ) from error
+        [tf] = import_packages("AttentionPictures", ["tensorflow"])
         # Imported here, so that a missing package is an error at the start.
         from keras_vit.analysis import plots
 

@@ -7,14 +7,14 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
-from keras_vit.arguments import is_number
-from keras_vit.errors import missing_packages
+from keras_vit.arguments import as_whole, is_number
+from keras_vit.errors import import_packages
 from keras_vit.export.agreement import (
     Agreement,
     Tolerance,
@@ -394,19 +394,6 @@ def check_backend():
         )
 
 
-def check_packages(modules: Iterable[str]):
-    """Raise a ModuleNotFoundError unless all modules can be imported."""
-    missing, cause = [], None
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            missing.append(module)
-            cause = cause or error
-    if missing:
-        raise missing_packages("This export", missing) from cause
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExportOptions:
     """The options of the export formats.
@@ -736,7 +723,7 @@ class Format(NamedTuple):
 
     def check_options(self, options: ExportOptions):
         """Raise an error if a package is missing or an option is invalid."""
-        check_packages(self.packages)
+        import_packages("This export", self.packages)
         if self.check is not None:
             self.check(options)
 

@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_vit.arguments import as_whole
+from keras_vit.errors import import_packages
 from keras_vit.export.agreement import FLOAT32, Tolerance, batches
 from keras_vit.export.contract import (
     ExportOptions,
@@ -30,7 +32,6 @@ from keras_vit.export.contract import (
     Format,
     Loaded,
     Written,
-    check_packages,
     to_text,
 )
 from keras_vit.export.formats.saved_model import write_default_endpoint
@@ -60,7 +61,7 @@ def check_options(options: ExportOptions):
         )
     for name in names:
         row = pick(QUANTIZATIONS, name, "tflite_quantizations")
-        check_packages(row.packages)
+        import_packages("This export", row.packages)
         if row.needs_calibration and options.calibration_images is None:
             raise ValueError(
                 "`calibration_images` (in the command, --calibration_split) "
