@@ -27,7 +27,7 @@ from keras_vit.export.agreement import (
     size_on_disk,
 )
 from keras_vit.known import KnownScore, with_features
-from keras_vit.layers.base import is_quantized
+from keras_vit.layers.base import refuse_quantized
 from keras_vit.models import FlexibleVisionTransformer, VisionTransformer
 from keras_vit.models.features import (
     CLASSIFIER_ACTIVATIONS,
@@ -310,11 +310,7 @@ def in_float32(model: keras.Model) -> keras.Model:
 
     A model that already computes in float32 is returned unchanged.
     """
-    if is_quantized(model):
-        raise ValueError(
-            "A model quantized by Keras cannot be converted; export the model "
-            f"that it was quantized from. Received: model={model.name!r}"
-        )
+    refuse_quantized(model, "export the model that it was quantized from")
     if compute_dtypes(model) == {"float32"}:
         return model
     try:

@@ -196,6 +196,14 @@ def is_quantized(model) -> bool:
     return any(layer.quantization_mode for layer in model._flatten_layers())
 
 
+def refuse_quantized(model, advice: str):
+    """Raise a ValueError with advice if `model` was quantised by Keras."""
+    if is_quantized(model):
+        raise ValueError(
+            f"`model` is quantised; {advice}. Received: model={model.name!r}"
+        )
+
+
 def wide(dtype) -> str:
     """Return the type in which sums of numbers of a type are computed.
 

@@ -14,7 +14,7 @@ from keras import ops
 from keras_vit.arguments import as_number, as_rate, as_whole, is_number
 from keras_vit.layers.base import (
     Layer,
-    is_quantized,
+    refuse_quantized,
     wide_policy_at,
 )
 from keras_vit.layers.mlp import ACTIVATIONS
@@ -545,11 +545,7 @@ def dense_predictor(
             or has LoRA updates.
     """
     check_vision_transformer(model)
-    if is_quantized(model):
-        raise ValueError(
-            "`model` must not be quantised; quantise the dense predictor. "
-            f"Received: model={model.name!r}"
-        )
+    refuse_quantized(model, "quantise the dense predictor instead")
     if layers_with_lora(model):
         raise ValueError(
             "`model` must not have LoRA updates; pass `model.merge_lora()`. "

@@ -15,8 +15,8 @@ import numpy as np
 from keras_vit.arguments import is_number, is_whole
 from keras_vit.layers.base import (
     as_float32,
-    is_quantized,
     nested_dtype_policy,
+    refuse_quantized,
 )
 from keras_vit.layers.positions import PositionEmbedding
 from keras_vit.layers.relative import (
@@ -86,11 +86,7 @@ class TunableModel(keras.Model):
         Raises:
             ValueError: If this model is quantised.
         """
-        if is_quantized(self):
-            raise ValueError(
-                "A quantised model has no float weights to convert; use the "
-                f"model it was quantised from. Received: model={self.name!r}"
-            )
+        refuse_quantized(self, "use the model that it was quantised from")
         return copy_model(self, dtype=dtype)
 
     def freeze(self, keep: Iterable[str] = ("head",), num_last_blocks: int = 0):
@@ -353,11 +349,11 @@ def check_lora(model, rank: int, layers: Iterable[str], alpha) -> list:
         ValueError: If the model is quantised or has LoRA weights, a
             name is unknown, or a number is out of range.
     """
-    if is_quantized(model):
-        raise ValueError(
-            "A quantised model cannot be fine-tuned; use the model it was "
-            f"quantised from. Received: model={model.name!r}"
-        )
+    refuse_quantized(
+        model,
+        "a quantised model cannot be fine-tuned, but the one that it was "
+        "quantised from",
+    )
     if layers_with_lora(model):
         raise ValueError(
             "The model has LoRA updates; continue with "
@@ -455,12 +451,8 @@ def copy_model(model, new_layers=(), *, dtype=None, is_merged=False, **changes):
         ValueError: If the configuration is invalid, a quantised model would be
             merged, or the class of the model does not take a configuration.
     """
-    if is_merged and is_quantized(model):
-        raise ValueError(
-            "LoRA updates of a quantised model cannot be merged; quantise the "
-            "model that `merge_lora()` returns. "
-            f"Received: model={model.name!r}"
-        )
+    if is_merged:
+        refuse_quantized(model, "quantise what `merge_lora()` returns instead")
     config = dataclasses.replace(model.config, **changes)
     arguments = {
         **model.get_config(),
