@@ -30,7 +30,7 @@ def as_whole(value, argument: str, least: int = 1) -> int:
         12
     """
     rule = "be positive" if least else "be 0 or more"
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+    if not is_whole(value):
         rule = "be a whole number"
     elif value >= least:
         return int(value)
@@ -50,8 +50,7 @@ def as_number(value, argument: str) -> float:
 
 def as_rate(value, argument: str) -> float:
     """Return a number in [0, 1) as a `float`; raise a ValueError for others."""
-    is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if is_real and 0 <= value < 1:
+    if is_number(value) and 0 <= value < 1:
         return float(value)
     raise ValueError(
         f"`{argument}` must be in [0, 1). Received: {argument}={value!r}"

@@ -72,15 +72,10 @@ class AttentionPictures(keras.callbacks.Callback):
         first_step: int | None = None,
     ):
         super().__init__()
-        if every_epochs < 1:
-            raise ValueError(
-                "`every_epochs` must be 1 or more. "
-                f"Received: every_epochs={every_epochs}"
-            )
         check_name(CLASSIFIER_ACTIVATIONS, activation, "activation")
         self.images = np.asarray(as_images(images), "float32")
         self.log_dir = os.fspath(log_dir)
-        self.every_epochs = every_epochs
+        self.every_epochs = as_whole(every_epochs, "every_epochs")
         self.known = {
             "class_names": class_names,
             "activation": activation,

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib
 import json
 import math
 import os
@@ -170,10 +169,8 @@ def check_serving(model: keras.Model, serving: Serving):
             "`class_names` must have a name for each class. Received: "
             f"{len(names)} names for {num_classes} classes"
         )
-    if serving.top is not None and serving.top < 1:
-        raise ValueError(
-            f"`top` must be 1 or more. Received: top={serving.top}"
-        )
+    if serving.top is not None:
+        as_whole(serving.top, "top")
     if serving.thresholds is not None:
         check_thresholds(serving, num_classes, output)
     if serving.known is not None and (

@@ -53,12 +53,8 @@ def check_options(options: ExportOptions):
             f"{', '.join(QUANTIZATIONS)}, each once. "
             f"Received: {', '.join(names) or 'none'}"
         )
-    batch_size = options.tflite_batch_size
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(
-            "`tflite_batch_size` must be 1 or more, or None for any. "
-            f"Received: tflite_batch_size={batch_size}"
-        )
+    if options.tflite_batch_size is not None:
+        as_whole(options.tflite_batch_size, "tflite_batch_size")
     for name in names:
         row = pick(QUANTIZATIONS, name, "tflite_quantizations")
         import_packages("This export", row.packages)
