@@ -180,12 +180,9 @@ class TunableModel(keras.Model):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
-        frozen = [config.pop(k, ()) for k in ("frozen", "frozen_weights")]
         for name, configuration in cls.configurations.items():
             config[name] = configuration(**config[name])
-        model = cls(**config)
-        freeze_again(model, *frozen)
-        return model
+        return make_frozen(cls, config)
 
 
 def set_trained(model, is_trained: Callable[[str], bool]):
@@ -280,6 +277,15 @@ def freeze_again(model, layers: Iterable[str], weights: Iterable[str]):
     for weight in model.weights:
         if weight.path in weights:
             weight.trainable = False
+
+
+def make_frozen(model_class: type, config: dict):
+    """Return a model of its arguments and what `describe_frozen` returned."""
+    config = dict(config)
+    frozen = [config.pop(k, ()) for k in ("frozen", "frozen_weights")]
+    model = model_class(**config)
+    freeze_again(model, *frozen)
+    return model
 
 
 def is_factor(weight) -> bool:
