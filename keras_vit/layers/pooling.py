@@ -78,7 +78,6 @@ class ProbePooling(PoolingLayer):
         self.key_value = projection(self, "key_value", width, 2, use_bias)
         self.out = projection(self, "out", width, 1)
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})
-        self.built = True
 
     def call(self, tokens, mask=None, sizes=None):
         length, width = ops.shape(tokens)[1:]
@@ -184,7 +183,6 @@ class DistilledHead(Composite):
         )
         self.class_head.build((None, input_shape[-1]))
         self.teacher_head.build((None, input_shape[-1]))
-        self.built = True
 
     def call(self, tokens):
         by_class, by_teacher = self.both_logits(tokens)

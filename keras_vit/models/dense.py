@@ -239,7 +239,6 @@ class Readout(Layer):
                 name="projection",
             )
             self.projection.build((*patches_shape[:-1], 2 * patches_shape[-1]))
-        self.built = True
 
     def call(self, patches, prefix):
         token = prefix[:, :1, None]

@@ -121,7 +121,6 @@ class TextPositions(Layer):
             shape=(self.context_length, input_shape[-1]),
             initializer=keras.initializers.RandomNormal(stddev=0.01),
         )
-        self.built = True
 
     def call(self, tokens):
         length = tokens.shape[1]
