@@ -37,11 +37,7 @@ def start():
 
 
 def begin(make_parser: Callable[[], argparse.ArgumentParser]):
-    """Answer --help and a mistyped argument, or import Keras.
-
-    Args:
-        make_parser: Returns the parser of the command.
-    """
+    """Answer --help and a mistyped argument, or import Keras."""
     start()
     make_parser().parse_args()
     import_keras()
@@ -286,9 +282,6 @@ def make_serve_parser() -> argparse.ArgumentParser:
 def parse_count(text: str) -> int:
     """Return a number of things, 1 or more.
 
-    Args:
-        text: The argument as it was typed.
-
     Raises:
         argparse.ArgumentTypeError: If it is not one.
     """
@@ -299,9 +292,6 @@ def parse_count(text: str) -> int:
 
 def parse_port(text: str) -> int:
     """Return the number of a port.
-
-    Args:
-        text: The argument as it was typed.
 
     Raises:
         argparse.ArgumentTypeError: If there is no such port.
@@ -323,11 +313,7 @@ def _add_image_size(parser):
 
 
 def add_hints(parser: argparse.ArgumentParser):
-    """Add the flags for properties that a checkpoint may not state.
-
-    Args:
-        parser: The parser that takes the flags.
-    """
+    """Add the flags for properties that a checkpoint may not state."""
     parser.add_argument(
         "--num_heads",
         type=int,
@@ -348,20 +334,13 @@ def add_hints(parser: argparse.ArgumentParser):
 
 
 def hints_of(options: argparse.Namespace) -> dict:
-    """Return the values of the flags of `add_hints`, by name.
-
-    Args:
-        options: The parsed command line.
-    """
+    """Return the values of the flags of `add_hints`, by name."""
     names = ("num_heads", "source_image_size", "architecture")
     return {name: getattr(options, name) for name in names}
 
 
 def parse_image_size(text: str) -> tuple[int, int]:
     """Return (height, width) of "224" or "224x160".
-
-    Args:
-        text: The argument as it was typed.
 
     Raises:
         argparse.ArgumentTypeError: If it is neither.

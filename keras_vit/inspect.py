@@ -42,10 +42,6 @@ def open_subject(source: str, **hints) -> Subject:
     Its images are resized, cropped and normalised as `config.preprocessing` of
     the model says.
 
-    Args:
-        source: Path or name.
-        **hints: See `keras_vit.model_files.open_model`.
-
     Raises:
         ValueError: If it does not contain a VisionTransformer.
         MemoryError: If the memory is not enough.
@@ -94,11 +90,7 @@ def inspect_files(options: argparse.Namespace) -> list[pathlib.Path]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; return its exit status.
-
-    Args:
-        arguments: The arguments; default is the command line of this process.
-    """
+    """Run the command; return its exit status."""
     parser = make_inspect_parser()
     options = parser.parse_args(arguments)
     # The folder of a run gets a separate error message.

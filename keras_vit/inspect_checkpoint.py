@@ -96,11 +96,7 @@ def variant_of(config) -> str | None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; return its exit status.
-
-    Args:
-        arguments: The arguments; default is the command line of this process.
-    """
+    """Run the command; return its exit status."""
     options = make_inspect_checkpoint_parser().parse_args(arguments)
     return run_command(lambda: _describe(options))
 

@@ -26,9 +26,6 @@ SERVER_MODULES = ("starlette", "uvicorn", "PIL")
 def serve(options: argparse.Namespace):
     """Serve the models of an export until a signal ends the server.
 
-    Args:
-        options: The parsed command line.
-
     Raises:
         ValueError: If there is no model, or no version can be loaded.
         ModuleNotFoundError: If a package is missing.
@@ -92,11 +89,7 @@ def announce_line(text: str):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; return its exit status.
-
-    Args:
-        arguments: The arguments; default is the command line of this process.
-    """
+    """Run the command; return its exit status."""
     options = make_serve_parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("keras_vit").setLevel(logging.INFO)

@@ -504,13 +504,6 @@ def read_for_model(
     Shapes:
         returns: (H, W, C), float32.
 
-    Args:
-        content: The bytes of the file.
-        channels: C.
-        steps: See `keras_vit.preprocessing.description`.
-        normalization: Mean and deviation.
-        pixel_range: See `read_image`.
-
     Raises:
         ValueError: If the file is not an image.
     """

@@ -478,11 +478,6 @@ def count_pixels(files: np.ndarray, image_side: int, max_pixels: int) -> int:
     thousands of megapixels. A long thin image is small, but becomes large
     where its short side is resized to that of the model.
 
-    Args:
-        files: The contents of the files.
-        image_side: Of the model.
-        max_pixels: Largest number of all together.
-
     Raises:
         ServingError: If there are more, or a file cannot be decoded.
     """
@@ -517,11 +512,6 @@ def tiff_to_png(
 
     The models of an export read image files in their graph, and TensorFlow
     has no TIFF.
-
-    Args:
-        content: The file.
-        channels: 1 or 3.
-        pixel_range: See `LoadedModel`.
 
     Raises:
         ServingError: If `read_image` refuses the file.

@@ -264,10 +264,6 @@ def find_overflow(
     GPUs of phones compute in float16, where larger numbers become infinite.
     CPUs compute in float32, so their answers do not show it. Here every tensor
     of the graph is looked at, on some inputs.
-
-    Args:
-        path: The TFLite file.
-        inputs: What it takes, (B, ...).
     """
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
