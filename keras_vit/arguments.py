@@ -1,7 +1,8 @@
-"""Checks of arguments that are numbers or sizes."""
+"""Checks of arguments that are numbers, sizes or texts."""
 
 import math
 import numbers
+from collections.abc import Sequence
 
 
 def is_whole(value) -> bool:
@@ -91,3 +92,12 @@ def check_pixel_range(value) -> tuple[float, float]:
             f"(0, 4095). Received: pixel_range={value!r}"
         )
     return low, high
+
+
+def as_texts(names: Sequence, argument: str, count: int) -> tuple[str, ...]:
+    """Return names as strings; raise a ValueError unless so many."""
+    if len(names) == count:
+        return tuple(map(str, names))
+    raise ValueError(
+        f"`{argument}` must be {count} texts. Received: {len(names)}"
+    )
