@@ -215,6 +215,14 @@ def wide(dtype) -> str:
     return "float64" if is_double else "float32"
 
 
+def activate_wide(x, *, activation):
+    """Return the activation of a tensor, computed in its wide type.
+
+    XLA rounds bfloat16 after each operation, which takes time.
+    """
+    return ops.cast(activation(ops.cast(x, wide(x.dtype))), x.dtype)
+
+
 def as_floats(x):
     """Return a tensor of whole numbers as float32, and others as they are."""
     dtype = keras.backend.standardize_dtype(x.dtype)
