@@ -555,31 +555,6 @@ def expected_outputs(model: keras.Model, images: np.ndarray) -> np.ndarray:
     return np.asarray(outputs, "float32")
 
 
-def run_in_batches(run: Callable, inputs: np.ndarray, batch_size: int | None):
-    """Return the outputs of `run`, arrays by name, for all inputs.
-
-    Args:
-        run: Takes a batch of inputs; returns its outputs.
-        inputs: The inputs, (B, ...).
-        batch_size: The only batch size that `run` takes; None for any.
-    """
-    parts = [
-        run(batch)
-        for batch in batches(inputs, batch_size or min(BATCH_SIZE, len(inputs)))
-    ]
-    return {
-        name: np.concatenate([part[name] for part in parts])[: len(inputs)]
-        for name in parts[0]
-    }
-
-
-def batches(inputs: np.ndarray, batch_size: int):
-    """Yield full batches; the last input is repeated to fill the last one."""
-    for start in range(0, len(inputs), batch_size):
-        indices = range(start, start + batch_size)
-        yield np.take(inputs, indices, 0, mode="clip")
-
-
 def make_noise(shape: tuple[int, ...], dtype) -> np.ndarray:
     """Return uniform noise: floats in [-1, 1], or integers of their range."""
     random = np.random.default_rng(0)

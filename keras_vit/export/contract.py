@@ -15,6 +15,7 @@ import numpy as np
 from keras_vit.arguments import as_whole, is_number
 from keras_vit.errors import import_packages
 from keras_vit.export.agreement import (
+    BATCH_SIZE,
     Agreement,
     Tolerance,
     compare,
@@ -22,7 +23,6 @@ from keras_vit.export.agreement import (
     expected_outputs,
     find_wrong_scale,
     join,
-    run_in_batches,
     size_on_disk,
 )
 from keras_vit.known import KnownScore, with_features
@@ -43,6 +43,7 @@ from keras_vit.preprocessing.description import (
     to_fractions,
 )
 from keras_vit.preprocessing.model_inputs import find_scaling
+from keras_vit.serving.models import run_in_batches
 from keras_vit.tables import check_name
 from keras_vit.version import __version__
 
@@ -744,7 +745,8 @@ def write_and_compare(
                     written.loaded.call, signature=question.signature
                 ),
                 question.inputs,
-                written.loaded.shape[0],
+                written.loaded.shape[0]
+                or min(BATCH_SIZE, len(question.inputs)),
             )
             tolerance = (
                 question.tolerance or request.tolerance or written.tolerance

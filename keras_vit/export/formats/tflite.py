@@ -25,7 +25,7 @@ import numpy as np
 
 from keras_vit.arguments import as_whole
 from keras_vit.errors import import_packages
-from keras_vit.export.agreement import FLOAT32, Tolerance, batches
+from keras_vit.export.agreement import FLOAT32, Tolerance
 from keras_vit.export.contract import (
     ExportOptions,
     ExportRequest,
@@ -38,7 +38,7 @@ from keras_vit.export.formats.saved_model import write_default_endpoint
 from keras_vit.known import KnownScore
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.preprocessing.description import Mode, to_uint8
-from keras_vit.serving.models import open_litert
+from keras_vit.serving.models import batches, open_litert
 from keras_vit.tables import pick
 
 LABELS, DESCRIPTION = "labels.txt", "model.json"
