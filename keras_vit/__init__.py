@@ -124,33 +124,11 @@ __all__ = [
     "zero_shot",
 ]
 
-# Where names are defined; those of the builders are in `applications`.
-_HOMES = {
-    "models": (
-        "VARIANTS",
-        "FlexibleVisionTransformer",
-        "ViTConfig",
-        "VisionTransformer",
-        "preprocess_patches",
-    ),
-    "preprocessing": (
-        "Preprocessing",
-        "decode_predictions",
-        "preprocess_input",
-        "read_image",
-    ),
-    "layer_decay": ("layer_decay_optimizer",),
-    "texts": ("TextEncoder", "load_text_encoder", "zero_shot"),
-    "weights": (
-        "HUB_MODELS",
-        "PRETRAINED",
-        "from_checkpoint",
-        "load_checkpoint",
-        "load_lora",
-        "save_checkpoint",
-        "save_lora",
-    ),
-}
+# Where names are defined, each in the first of these modules that has it.
+_HOMES = (
+    *("models", "preprocessing", "layer_decay", "weights", "texts"),
+    "applications",
+)
 # What the files of our models need, and what else needs Keras.
 _CLASSES = ("layers", "models", "pretraining", "layer_decay")
 _NEED_KERAS = (
@@ -208,11 +186,10 @@ if not TYPE_CHECKING:
         if name in _SUBMODULES:
             return importlib.import_module(f"{__name__}.{name}")
         if name in __all__:
-            homes = (home for home, names in _HOMES.items() if name in names)
-            home = next(homes, "applications")
-            module = importlib.import_module(f"{__name__}.{home}")
-            globals()[name] = getattr(module, name)
-            return globals()[name]
+            for home in _HOMES:
+                module = importlib.import_module(f"{__name__}.{home}")
+                if hasattr(module, name):
+                    return globals().setdefault(name, getattr(module, name))
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -103,11 +103,7 @@ class Builder(Protocol):
 
 
 def make_builder(variant: str) -> Builder:
-    """Return the builder of a row of VARIANTS.
-
-    Args:
-        variant: A key of VARIANTS whose row names a builder.
-    """
+    """Return the builder of a row of VARIANTS."""
     default, num_parameters, builder_name = VARIANTS[variant]
 
     def build(
@@ -171,10 +167,6 @@ def build_on(input_tensor, dtype, name: str, config: ViTConfig) -> keras.Model:
 def image_choices(input_tensor, input_shape) -> dict:
     """Return the fields of ViTConfig that the input arguments set.
 
-    Args:
-        input_tensor: A symbolic tensor, or None.
-        input_shape: (height, width, channels), or None.
-
     Raises:
         ValueError: If they are not the shape of an image or contradict each
             other.
@@ -231,10 +223,6 @@ def tags_of(variant: str) -> list[str]:
 
 def find_weights(weights, variant: str) -> str:
     """Return the path, the address or the full name of a checkpoint.
-
-    Args:
-        weights: Argument `weights` of the builder.
-        variant: A key of VARIANTS.
 
     Raises:
         ValueError: If there is none, or it is known to be of another variant.
@@ -391,25 +379,3 @@ BUILDERS: dict[str, Builder] = {
     for row in VARIANTS.values()
     if row.builder
 }
-__all__ = [
-    "R26_ViT_B32",
-    "R26_ViT_S32",
-    "R50_ViT_B16",
-    "R50_ViT_B32",
-    "R50_ViT_L16",
-    "R50_ViT_L32",
-    "R_ViT_Ti16",
-    "ViT_B16",
-    "ViT_B32",
-    "ViT_B8",
-    "ViT_G14",
-    "ViT_H14",
-    "ViT_L16",
-    "ViT_L32",
-    "ViT_M16",
-    "ViT_S16",
-    "ViT_S32",
-    "ViT_So400m14",
-    "ViT_Ti16",
-    "ViT_g14",
-]

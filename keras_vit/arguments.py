@@ -1,7 +1,8 @@
-"""Checks of arguments that are numbers or sizes."""
+"""Checks of arguments that are numbers, sizes or texts."""
 
 import math
 import numbers
+from collections.abc import Sequence
 
 
 def is_whole(value) -> bool:
@@ -30,7 +31,7 @@ def as_whole(value, argument: str, least: int = 1) -> int:
         12
     """
     rule = "be positive" if least else "be 0 or more"
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+    if not is_whole(value):
         rule = "be a whole number"
     elif value >= least:
         return int(value)
@@ -50,8 +51,7 @@ def as_number(value, argument: str) -> float:
 
 def as_rate(value, argument: str) -> float:
     """Return a number in [0, 1) as a `float`; raise a ValueError for others."""
-    is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if is_real and 0 <= value < 1:
+    if is_number(value) and 0 <= value < 1:
         return float(value)
     raise ValueError(
         f"`{argument}` must be in [0, 1). Received: {argument}={value!r}"
@@ -92,3 +92,12 @@ def check_pixel_range(value) -> tuple[float, float]:
             f"(0, 4095). Received: pixel_range={value!r}"
         )
     return low, high
+
+
+def as_texts(names: Sequence, argument: str, count: int) -> tuple[str, ...]:
+    """Return names as strings; raise a ValueError unless so many."""
+    if len(names) == count:
+        return tuple(map(str, names))
+    raise ValueError(
+        f"`{argument}` must be {count} texts. Received: {len(names)}"
+    )

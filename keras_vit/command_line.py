@@ -15,6 +15,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 
+from keras_vit.errors import message_of
 from keras_vit.tables import guess
 
 # Lines that TensorFlow writes to the standard error at each start, on a machine
@@ -36,11 +37,7 @@ def start():
 
 
 def begin(make_parser: Callable[[], argparse.ArgumentParser]):
-    """Answer --help and a mistyped argument, or import Keras.
-
-    Args:
-        make_parser: Returns the parser of the command.
-    """
+    """Answer --help and a mistyped argument, or import Keras."""
     start()
     make_parser().parse_args()
     import_keras()
@@ -97,6 +94,22 @@ def _without_noise() -> Iterator[None]:
             for line in written:
                 if not NOISE.match(line):
                     os.write(2, line)
+
+
+def run_command(work: Callable[[], None]) -> int:
+    """Do the work of a command; return its exit status.
+
+    What is wrong is one line on the standard error, and so is Ctrl-C.
+    """
+    try:
+        work()
+    except (ValueError, OSError, ImportError, MemoryError) as error:
+        print(f"Error: {message_of(error)}", file=sys.stderr, flush=True)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr, flush=True)
+        return 130
+    return 0
 
 
 def _report_error(kind, error, traceback):
@@ -269,9 +282,6 @@ def make_serve_parser() -> argparse.ArgumentParser:
 def parse_count(text: str) -> int:
     """Return a number of things, 1 or more.
 
-    Args:
-        text: The argument as it was typed.
-
     Raises:
         argparse.ArgumentTypeError: If it is not one.
     """
@@ -282,9 +292,6 @@ def parse_count(text: str) -> int:
 
 def parse_port(text: str) -> int:
     """Return the number of a port.
-
-    Args:
-        text: The argument as it was typed.
 
     Raises:
         argparse.ArgumentTypeError: If there is no such port.
@@ -306,11 +313,7 @@ def _add_image_size(parser):
 
 
 def add_hints(parser: argparse.ArgumentParser):
-    """Add the flags for properties that a checkpoint may not state.
-
-    Args:
-        parser: The parser that takes the flags.
-    """
+    """Add the flags for properties that a checkpoint may not state."""
     parser.add_argument(
         "--num_heads",
         type=int,
@@ -331,20 +334,13 @@ def add_hints(parser: argparse.ArgumentParser):
 
 
 def hints_of(options: argparse.Namespace) -> dict:
-    """Return the values of the flags of `add_hints`, by name.
-
-    Args:
-        options: The parsed command line.
-    """
+    """Return the values of the flags of `add_hints`, by name."""
     names = ("num_heads", "source_image_size", "architecture")
     return {name: getattr(options, name) for name in names}
 
 
 def parse_image_size(text: str) -> tuple[int, int]:
     """Return (height, width) of "224" or "224x160".
-
-    Args:
-        text: The argument as it was typed.
 
     Raises:
         argparse.ArgumentTypeError: If it is neither.

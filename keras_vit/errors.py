@@ -1,5 +1,7 @@
 """What the errors of other libraries mean, and which packages are missing."""
 
+import importlib
+import types
 from collections.abc import Iterable
 
 
@@ -50,10 +52,6 @@ def missing_packages(
 ) -> ModuleNotFoundError:
     """Return the error for packages that are not installed.
 
-    Args:
-        purpose: What needs them; begins the message.
-        modules: Their import names.
-
     Example:
         >>> print(missing_packages("This client", ["grpc", "urllib3"]))
         This client needs grpcio, urllib3: pip install grpcio urllib3
@@ -62,6 +60,22 @@ def missing_packages(
     return ModuleNotFoundError(
         f"{purpose} needs {', '.join(names)}: pip install {' '.join(names)}"
     )
+
+
+def import_packages(
+    purpose: str, modules: Iterable[str]
+) -> list[types.ModuleType]:
+    """Return the modules, or raise the error for those that are missing."""
+    found, missing, cause = [], [], None
+    for module in modules:
+        try:
+            found.append(importlib.import_module(module))
+        except ImportError as error:
+            missing.append(module)
+            cause = cause or error
+    if missing:
+        raise missing_packages(purpose, missing) from cause
+    return found
 
 
 # Where the name on PyPI differs from the import.

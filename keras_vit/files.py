@@ -44,9 +44,6 @@ def naming_path(path: pathlib.Path) -> Iterator[None]:
     """Name `path` in errors of the operating system that name no other file.
 
     A full disk is reported without a name, and a draft means nothing to users.
-
-    Args:
-        path: The file or folder to write.
     """
     try:
         yield
@@ -60,9 +57,6 @@ def naming_path(path: pathlib.Path) -> Iterator[None]:
 
 def make_parents(path: pathlib.Path):
     """Make the folders that a new file or folder is to be in.
-
-    Args:
-        path: The file or folder.
 
     Raises:
         NotADirectoryError: If one of them is a file.
@@ -90,11 +84,7 @@ def check_writable(folder: pathlib.Path, argument: str):
 
 
 def check_parents(path: pathlib.Path):
-    """Raise a NotADirectoryError if a file is where a folder must be.
-
-    Args:
-        path: The file or folder to write.
-    """
+    """Raise a NotADirectoryError if a file is where a folder must be."""
     there = next((place for place in path.parents if place.exists()), None)
     if there is not None and not there.is_dir():
         raise NotADirectoryError(

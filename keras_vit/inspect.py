@@ -21,7 +21,7 @@ from keras_vit.analysis.gallery import (
     name_apart,
     write_gallery,
 )
-from keras_vit.command_line import hints_of, make_inspect_parser
+from keras_vit.command_line import hints_of, make_inspect_parser, run_command
 from keras_vit.model_files import (
     enough_memory,
     is_run,
@@ -41,10 +41,6 @@ def open_subject(source: str, **hints) -> Subject:
 
     Its images are resized, cropped and normalised as `config.preprocessing` of
     the model says.
-
-    Args:
-        source: Path or name.
-        **hints: See `keras_vit.model_files.open_model`.
 
     Raises:
         ValueError: If it does not contain a VisionTransformer.
@@ -94,26 +90,13 @@ def inspect_files(options: argparse.Namespace) -> list[pathlib.Path]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; return its exit status.
-
-    Args:
-        arguments: The arguments; default is the command line of this process.
-    """
+    """Run the command; return its exit status."""
     parser = make_inspect_parser()
     options = parser.parse_args(arguments)
     # The folder of a run gets a separate error message.
     if not is_run(options.model) and not (options.images and options.out):
         parser.error("name one IMAGE or more, and the folder --out=DIR")
-    try:
-        for path in inspect_files(options):
-            print(path)
-    except (ValueError, OSError, ImportError, MemoryError) as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return 130
-    return 0
+    return run_command(lambda: print(*inspect_files(options), sep="\n"))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,11 @@ if __name__ == "__main__":  # A mistyped argument is found before slow imports.
 import dataclasses
 import sys
 
-from keras_vit.command_line import hints_of, make_inspect_checkpoint_parser
+from keras_vit.command_line import (
+    hints_of,
+    make_inspect_checkpoint_parser,
+    run_command,
+)
 from keras_vit.model_files import is_run
 from keras_vit.models.variants import VARIANTS
 from keras_vit.weights.containers import open_file
@@ -92,26 +96,22 @@ def variant_of(config) -> str | None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; return its exit status.
-
-    Args:
-        arguments: The arguments; default is the command line of this process.
-    """
+    """Run the command; return its exit status."""
     options = make_inspect_checkpoint_parser().parse_args(arguments)
-    try:
-        if is_run(options.path):
-            raise ValueError(
-                f"{options.path} is the folder of a run, whose model.keras is "
-                "no checkpoint: open it with keras.saving.load_model, or look "
-                "into it with keras-vit inspect"
-            )
-        with open_file(locate(options.path)) as file:
-            found = find(file, Known(**hints_of(options)))
-            print(describe_checkpoint(found, show_names=not options.brief))
-    except (ValueError, OSError) as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_command(lambda: _describe(options))
+
+
+def _describe(options):
+    """Print what a checkpoint contains."""
+    if is_run(options.path):
+        raise ValueError(
+            f"{options.path} is the folder of a run, whose model.keras is no "
+            "checkpoint: open it with keras.saving.load_model, or look into it "
+            "with keras-vit inspect"
+        )
+    with open_file(locate(options.path)) as file:
+        found = find(file, Known(**hints_of(options)))
+        print(describe_checkpoint(found, show_names=not options.brief))
 
 
 # Fields that make a variant.

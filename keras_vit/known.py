@@ -105,9 +105,6 @@ def with_features(model: keras.Model) -> keras.Model:
     """Return a model from images to its features and logits, (B, D + C).
 
     They are side by side, in float32. Both models share their layers.
-
-    Args:
-        model: A functional or Sequential classifier.
     """
     parts = split_at_head(model, has_head=True, is_short=False)(model.inputs[0])
     parts = [ops.cast(flatten(x), "float32") for x in parts]

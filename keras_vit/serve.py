@@ -10,15 +10,14 @@ if __name__ == "__main__":  # A mistyped argument is found before slow imports.
     begin(make_serve_parser)
 
 import argparse
-import importlib.util
 import logging
 import pathlib
 import signal
 import socket
 import sys
 
-from keras_vit.command_line import PURPOSE, make_serve_parser
-from keras_vit.errors import missing_packages
+from keras_vit.command_line import PURPOSE, make_serve_parser, run_command
+from keras_vit.errors import import_packages
 from keras_vit.serving.models import ServedModel, find_models
 
 SERVER_MODULES = ("starlette", "uvicorn", "PIL")
@@ -27,17 +26,12 @@ SERVER_MODULES = ("starlette", "uvicorn", "PIL")
 def serve(options: argparse.Namespace):
     """Serve the models of an export until a signal ends the server.
 
-    Args:
-        options: The parsed command line.
-
     Raises:
         ValueError: If there is no model, or no version can be loaded.
         ModuleNotFoundError: If a package is missing.
         OSError: If the address is in use.
     """
-    missing = [m for m in SERVER_MODULES if not importlib.util.find_spec(m)]
-    if missing:
-        raise missing_packages("The server", missing)
+    import_packages("The server", SERVER_MODULES)
     from keras_vit.serving.server import LOOPBACK, make_server
 
     folders = find_models(pathlib.Path(options.export))
@@ -61,6 +55,7 @@ def serve(options: argparse.Namespace):
         announce_line(f"Page: {page}")
         for name in models:
             announce_line(f"REST: {page}v1/models/{name}:predict")
+        # uvicorn finishes the received requests, then raises the signal again.
         make_server(models, options).run(sockets=[listener])
 
 
@@ -94,24 +89,19 @@ def announce_line(text: str):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; return its exit status.
-
-    Args:
-        arguments: The arguments; default is the command line of this process.
-    """
+    """Run the command; return its exit status."""
     options = make_serve_parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("keras_vit").setLevel(logging.INFO)
-    # uvicorn finishes the received requests, then raises the signal again.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return run_command(lambda: _serve_until_stopped(options))
+
+
+def _serve_until_stopped(options):
     try:
         serve(options)
-    except (ValueError, OSError, ImportError) as error:
-        announce_line(f"Error: {error}")
-        return 1
     except KeyboardInterrupt:
         announce_line("Stopped.")
-    return 0
 
 
 if __name__ == "__main__":

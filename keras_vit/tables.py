@@ -47,11 +47,6 @@ def check_name(names: Iterable[str], name: str, argument: str):
 def guess(name: str, names: Iterable[str], most: int = 1) -> str:
     """Return a sentence with the names that were probably meant, or nothing.
 
-    Args:
-        name: The name that was received.
-        names: Those that there are.
-        most: How many to return at most.
-
     Example:
         >>> guess("gleu", ["relu", "gelu"])
         ". Did you mean 'gelu'?"

@@ -7,7 +7,6 @@ Its files are beside the weights: `tokenizer.json`, which the package
 
 import functools
 import html
-import importlib
 import pathlib
 import re
 import string
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from keras_vit.errors import missing_packages
+from keras_vit.errors import import_packages
 from keras_vit.weights.containers import errors_name, read_json, refuse_text
 
 TOKENIZER, PIECES = "tokenizer.json", "spiece.model"
@@ -187,10 +186,8 @@ def _as_open_clip(read, about, context_length) -> Tokenizer:
 
 def _load(name):
     """Return a package of the extra `text`."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError:
-        raise missing_packages("The tokenizer", [name]) from None
+    [module] = import_packages("The tokenizer", [name])
+    return module
 
 
 def _word(settings, name, default=None):

@@ -9,6 +9,8 @@ import numpy as np
 
 from keras_vit.analysis.gallery import pictures_of
 from keras_vit.analysis.inspection import inspect_model
+from keras_vit.arguments import as_whole
+from keras_vit.errors import import_packages
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS, as_images
 from keras_vit.preprocessing.description import Mode
 from keras_vit.tables import check_name
@@ -70,15 +72,10 @@ class AttentionPictures(keras.callbacks.Callback):
         first_step: int | None = None,
     ):
         super().__init__()
-        if every_epochs < 1:
-            raise ValueError(
-                "`every_epochs` must be 1 or more. "
-                f"Received: every_epochs={every_epochs}"
-            )
         check_name(CLASSIFIER_ACTIVATIONS, activation, "activation")
         self.images = np.asarray(as_images(images), "float32")
         self.log_dir = os.fspath(log_dir)
-        self.every_epochs = every_epochs
+        self.every_epochs = as_whole(every_epochs, "every_epochs")
         self.known = {
             "class_names": class_names,
             "activation": activation,
@@ -92,13 +89,7 @@ class AttentionPictures(keras.callbacks.Callback):
         super().set_model(model)
 
     def on_train_begin(self, logs=None):
-        try:
-            import tensorflow as tf
-        except ImportError as error:
-            raise ImportError(
-                "Pictures for TensorBoard need TensorFlow: "
-                "pip install tensorflow"
-            ) from error
+        [tf] = import_packages("AttentionPictures", ["tensorflow"])
         # Imported here, so that a missing package is an error at the start.
         from keras_vit.analysis import plots
 

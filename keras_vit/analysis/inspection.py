@@ -14,7 +14,7 @@ from keras_vit.analysis.embeddings import (
 from keras_vit.analysis.page import render_frame
 from keras_vit.analysis.relevance import accumulate_relevance
 from keras_vit.analysis.rollout import head_tokens, roll_out, to_grid
-from keras_vit.arguments import as_whole
+from keras_vit.arguments import as_texts, as_whole
 from keras_vit.layers.base import as_float32
 from keras_vit.layers.kernels import without_gradients
 from keras_vit.models import VisionTransformer, ViTConfig
@@ -172,9 +172,9 @@ def inspect_model(
         classes = config.num_classes
     if image_names is None:
         image_names = [f"image {i + 1}" for i in range(len(images))]
-    image_names = _names(image_names, "image_names", len(images))
+    image_names = as_texts(image_names, "image_names", len(images))
     if class_names is not None and classes:
-        class_names = _names(class_names, "class_names", classes)
+        class_names = as_texts(class_names, "class_names", classes)
     activate = pick(CLASSIFIER_ACTIVATIONS, activation, "activation")
     if name_activation(model) is not None:
         activate = model.get_layer("predictions").activation
@@ -269,11 +269,3 @@ def to_pixels(images, normalization: Mode = "vit") -> np.ndarray:
     """
     fractions = to_fractions(images, normalization)
     return to_uint8(as_colours(fractions), "zero_one")
-
-
-def _names(names, argument, count):
-    if len(names) != count:
-        raise ValueError(
-            f"`{argument}` must be {count} names. Received: {len(names)}"
-        )
-    return tuple(str(name) for name in names)

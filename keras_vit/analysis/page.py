@@ -21,6 +21,7 @@ from keras_vit.analysis.colours import NUMBER_COLOURS
 from keras_vit.analysis.embeddings import scale_filters
 from keras_vit.analysis.representations import artefact_tokens
 from keras_vit.analysis.rollout import head_tokens
+from keras_vit.errors import import_packages
 from keras_vit.files import atomic_write
 from keras_vit.preprocessing.description import as_colours
 from keras_vit.version import __version__
@@ -85,10 +86,9 @@ def pack_rows(rows: np.ndarray, num_prefix_tokens: int, levels: int) -> bytes:
 
 def encode_png(pixels: np.ndarray) -> bytes:
     """Return an image (H, W, 1 or 3), uint8, as a PNG file. Needs Pillow."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError("A page needs Pillow: pip install Pillow") from error
+    import_packages("A page", ["PIL"])
+    from PIL import Image
+
     # Pillow's grey images have no channel axis.
     image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
     file = io.BytesIO()

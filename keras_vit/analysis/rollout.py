@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from keras import ops
 
+from keras_vit.arguments import as_rate
 from keras_vit.layers.base import as_float32
 from keras_vit.layers.kernels import without_gradients
 from keras_vit.models import VisionTransformer, ViTConfig
@@ -121,11 +122,7 @@ def roll_out(
         fuses by the mean and discards nothing.
     """
     fuse = pick(HEAD_FUSIONS, head_fusion, "head_fusion")
-    if not 0 <= discard_ratio < 1:
-        raise ValueError(
-            "`discard_ratio` must be in [0, 1). "
-            f"Received: discard_ratio={discard_ratio}"
-        )
+    discard_ratio = as_rate(discard_ratio, "discard_ratio")
     rollout = None
     for layer_scores in scores:
         if len(layer_scores.shape) != 4:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import keras
 import numpy as np
 
+from keras_vit.layers.resize import RESIZES, multiply_axes
 from keras_vit.preprocessing import read_image
 from keras_vit.preprocessing.description import (
     Normalization,
@@ -504,13 +505,6 @@ def read_for_model(
     Shapes:
         returns: (H, W, C), float32.
 
-    Args:
-        content: The bytes of the file.
-        channels: C.
-        steps: See `keras_vit.preprocessing.description`.
-        normalization: Mean and deviation.
-        pixel_range: See `read_image`.
-
     Raises:
         ValueError: If the file is not an image.
     """
@@ -524,12 +518,10 @@ def read_for_model(
         if step["kind"] != "central_crop":
             rows, columns = resized_size(step, (height, width))
             method = step.get("method", "area")
-            image = np.einsum(
-                "yi,xj,ijc->yxc",
+            image = multiply_axes(
                 _parts(height, rows, method),
-                _parts(width, columns, method),
                 image,
-                optimize=True,
+                _parts(width, columns, method),
             ).clip(0, 255)  # A cubic kernel overshoots.
     mean, deviation = map(np.asarray, normalization)
     return ((image / 255 - mean) / deviation).astype("float32")
@@ -537,24 +529,21 @@ def read_for_model(
 
 def _parts(size, new_size, method):
     """Return the part of each old pixel in each new one, (new, old)."""
-    ratio = size / new_size
-    old = np.arange(size)
+    if method != "area":
+        return RESIZES[RULES[method]](new_size, size)
+    ratio, old = size / new_size, np.arange(size)
     starts = np.arange(new_size)[:, None] * ratio
-    x = np.abs(starts + ratio / 2 - 0.5 - old)  # Between the middles.
-    if method == "area":
-        ends = np.minimum(old + 1, starts + ratio)
-        parts = np.maximum(ends - np.maximum(old, starts), 0)
-    elif method == "bilinear":  # Beyond the edge, its pixel is repeated.
-        places = (starts + ratio / 2 - 0.5).clip(0, size - 1)
-        parts = np.maximum(1 - np.abs(places - old), 0)
-    elif method == "antialias":
-        parts = np.maximum(1 - x / max(ratio, 1), 0)
-    else:  # Keys' cubic kernel.
-        x = x / max(ratio, 1)
-        near = (1.5 * x - 2.5) * x * x + 1
-        far = ((-0.5 * x + 2.5) * x - 4) * x + 2
-        parts = np.where(x < 1, near, np.where(x < 2, far, 0))
+    ends = np.minimum(old + 1, starts + ratio)
+    parts = np.maximum(ends - np.maximum(old, starts), 0)
     return parts / parts.sum(axis=1, keepdims=True)
+
+
+# The methods of steps -> keys of RESIZES.
+RULES = {
+    "bilinear": "bilinear",
+    "antialias": "bilinear_antialias",
+    "bicubic": "bicubic_antialias",
+}
 
 
 BATCH_SIZE = 32
@@ -564,31 +553,6 @@ def expected_outputs(model: keras.Model, images: np.ndarray) -> np.ndarray:
     """Return the predictions of the Keras model, in float32."""
     outputs = model.predict(images, batch_size=BATCH_SIZE, verbose=0)
     return np.asarray(outputs, "float32")
-
-
-def run_in_batches(run: Callable, inputs: np.ndarray, batch_size: int | None):
-    """Return the outputs of `run`, arrays by name, for all inputs.
-
-    Args:
-        run: Takes a batch of inputs; returns its outputs.
-        inputs: The inputs, (B, ...).
-        batch_size: The only batch size that `run` takes; None for any.
-    """
-    parts = [
-        run(batch)
-        for batch in batches(inputs, batch_size or min(BATCH_SIZE, len(inputs)))
-    ]
-    return {
-        name: np.concatenate([part[name] for part in parts])[: len(inputs)]
-        for name in parts[0]
-    }
-
-
-def batches(inputs: np.ndarray, batch_size: int):
-    """Yield full batches; the last input is repeated to fill the last one."""
-    for start in range(0, len(inputs), batch_size):
-        indices = range(start, start + batch_size)
-        yield np.take(inputs, indices, 0, mode="clip")
 
 
 def make_noise(shape: tuple[int, ...], dtype) -> np.ndarray:

@@ -19,13 +19,13 @@ import keras
 import numpy as np
 
 from keras_vit.arguments import as_whole
+from keras_vit.errors import import_packages
 from keras_vit.export.agreement import Agreement, DisagreementError, Tolerance
 from keras_vit.export.contract import (
     ExportOptions,
     ExportRequest,
     check_backend,
     check_exportable,
-    check_packages,
     write_and_compare,
 )
 from keras_vit.export.formats import FORMATS, find_format
@@ -516,7 +516,7 @@ def read_description(path: str | os.PathLike) -> dict[str, Any]:
     """
     path = os.fspath(path)
     row = find_format(path)
-    check_packages(row.readers)
+    import_packages("This export", row.readers)
     description = row.read(path)
     if description is None:
         raise ValueError(

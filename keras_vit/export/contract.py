@@ -2,20 +2,20 @@
 
 import dataclasses
 import functools
-import importlib
 import json
 import math
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
-from keras_vit.arguments import is_number
-from keras_vit.errors import missing_packages
+from keras_vit.arguments import as_whole, is_number
+from keras_vit.errors import import_packages
 from keras_vit.export.agreement import (
+    BATCH_SIZE,
     Agreement,
     Tolerance,
     compare,
@@ -23,11 +23,10 @@ from keras_vit.export.agreement import (
     expected_outputs,
     find_wrong_scale,
     join,
-    run_in_batches,
     size_on_disk,
 )
 from keras_vit.known import KnownScore, with_features
-from keras_vit.layers.base import is_quantized
+from keras_vit.layers.base import refuse_quantized
 from keras_vit.models import FlexibleVisionTransformer, VisionTransformer
 from keras_vit.models.features import (
     CLASSIFIER_ACTIVATIONS,
@@ -44,6 +43,7 @@ from keras_vit.preprocessing.description import (
     to_fractions,
 )
 from keras_vit.preprocessing.model_inputs import find_scaling
+from keras_vit.serving.models import run_in_batches
 from keras_vit.tables import check_name
 from keras_vit.version import __version__
 
@@ -170,10 +170,8 @@ def check_serving(model: keras.Model, serving: Serving):
             "`class_names` must have a name for each class. Received: "
             f"{len(names)} names for {num_classes} classes"
         )
-    if serving.top is not None and serving.top < 1:
-        raise ValueError(
-            f"`top` must be 1 or more. Received: top={serving.top}"
-        )
+    if serving.top is not None:
+        as_whole(serving.top, "top")
     if serving.thresholds is not None:
         check_thresholds(serving, num_classes, output)
     if serving.known is not None and (
@@ -310,11 +308,7 @@ def in_float32(model: keras.Model) -> keras.Model:
 
     A model that already computes in float32 is returned unchanged.
     """
-    if is_quantized(model):
-        raise ValueError(
-            "A model quantized by Keras cannot be converted; export the model "
-            f"that it was quantized from. Received: model={model.name!r}"
-        )
+    refuse_quantized(model, "export the model that it was quantized from")
     if compute_dtypes(model) == {"float32"}:
         return model
     try:
@@ -392,19 +386,6 @@ def check_backend():
             "environment variable KERAS_BACKEND=tensorflow before importing "
             f"keras. Received: KERAS_BACKEND={keras.backend.backend()}"
         )
-
-
-def check_packages(modules: Iterable[str]):
-    """Raise a ModuleNotFoundError unless all modules can be imported."""
-    missing, cause = [], None
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            missing.append(module)
-            cause = cause or error
-    if missing:
-        raise missing_packages("This export", missing) from cause
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -736,7 +717,7 @@ class Format(NamedTuple):
 
     def check_options(self, options: ExportOptions):
         """Raise an error if a package is missing or an option is invalid."""
-        check_packages(self.packages)
+        import_packages("This export", self.packages)
         if self.check is not None:
             self.check(options)
 
@@ -764,7 +745,8 @@ def write_and_compare(
                     written.loaded.call, signature=question.signature
                 ),
                 question.inputs,
-                written.loaded.shape[0],
+                written.loaded.shape[0]
+                or min(BATCH_SIZE, len(question.inputs)),
             )
             tolerance = (
                 question.tolerance or request.tolerance or written.tolerance

@@ -248,7 +248,6 @@ class MultiHeadSelfAttention(Composite):
         if self.inner_norm:
             self.inner_norm.build((None, None, width))
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})
-        self.built = True
 
     def call(
         self,

@@ -196,6 +196,14 @@ def is_quantized(model) -> bool:
     return any(layer.quantization_mode for layer in model._flatten_layers())
 
 
+def refuse_quantized(model, advice: str):
+    """Raise a ValueError with advice if `model` was quantised by Keras."""
+    if is_quantized(model):
+        raise ValueError(
+            f"`model` is quantised; {advice}. Received: model={model.name!r}"
+        )
+
+
 def wide(dtype) -> str:
     """Return the type in which sums of numbers of a type are computed.
 
@@ -205,6 +213,14 @@ def wide(dtype) -> str:
     """
     is_double = keras.backend.standardize_dtype(dtype) == "float64"
     return "float64" if is_double else "float32"
+
+
+def activate_wide(x, *, activation):
+    """Return the activation of a tensor, computed in its wide type.
+
+    XLA rounds bfloat16 after each operation, which takes time.
+    """
+    return ops.cast(activation(ops.cast(x, wide(x.dtype))), x.dtype)
 
 
 def as_floats(x):

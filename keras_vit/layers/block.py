@@ -48,7 +48,6 @@ class LayerScale(Layer):
             shape=(input_shape[-1],),
             initializer=keras.initializers.Constant(self.initial_value),
         )
-        self.built = True
 
     def call(self, tokens):
         return tokens * ops.cast(self.scale, tokens.dtype)
@@ -245,7 +244,6 @@ class TransformerBlock(Composite):
             if layer is not None:
                 layer.build(input_shape)
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: input_shape[-1]})
-        self.built = True
 
     def call(
         self,

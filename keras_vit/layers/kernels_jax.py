@@ -12,6 +12,8 @@ import jax
 import keras
 from keras import ops
 
+from keras_vit.layers.base import activate_wide
+
 
 def fuse(function: Callable, *tensors, training, **options):
     """Return function(*tensors, **options), keeping its arguments alone."""
@@ -46,14 +48,7 @@ def activate(name: str, function: Callable, x, training, overwrite=None):
     """Return the activation of a tensor, computed in float32 in training."""
     if not training or name == "relu":
         return function(x)
-    return fuse(_in_float32, x, training=True, activation=function)
-
-
-def _in_float32(x, *, activation):
-    """XLA rounds bfloat16 after each operation, which takes time."""
-    if keras.backend.standardize_dtype(x.dtype) == "float64":
-        return activation(x)
-    return ops.cast(activation(ops.cast(x, "float32")), x.dtype)
+    return fuse(activate_wide, x, training=True, activation=function)
 
 
 def record(function: Callable, tensors: list) -> tuple:

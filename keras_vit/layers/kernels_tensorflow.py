@@ -14,6 +14,8 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from keras_vit.layers.base import activate_wide
+
 # With fewer features a step is short, and compiling takes longer than it saves.
 LEAST_WIDTH = 128
 name_scope = tf.name_scope  # Of errors in graphs.
@@ -89,7 +91,7 @@ def _with_gradient(function, pull_back, dtype):
 def activate(name: str, function: Callable, x, training, overwrite=None):
     """Return the activation of a tensor."""
     if training and name != "relu" and can_compile(x):
-        return _compiled(_in_float32, activation=function)(x)
+        return _compiled(activate_wide, activation=function)(x)
     if training and name == "tanh":
         return gelu_tanh_with_gradient(x)
     # The graph computes MatMul, BiasAdd and GELU in one kernel if they have
@@ -98,13 +100,6 @@ def activate(name: str, function: Callable, x, training, overwrite=None):
     # product by their names before it looks for a GELU.
     with keras.name_scope("hidden_activation"):
         return function(x)
-
-
-def _in_float32(x, *, activation):
-    """XLA rounds bfloat16 after each operation, which takes time."""
-    if keras.backend.standardize_dtype(x.dtype) == "float64":
-        return activation(x)
-    return ops.cast(activation(ops.cast(x, "float32")), x.dtype)
 
 
 @ops.custom_gradient

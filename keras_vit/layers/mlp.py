@@ -117,7 +117,6 @@ class MlpBlock(Composite):
             self.inner_norm.build((None, self.mlp_dim))
         self.out.build((None, self.mlp_dim))
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})
-        self.built = True
 
     def call(self, tokens, training=None):
         length, width = ops.shape(tokens)[1:]

@@ -86,7 +86,6 @@ class RmsNorm(Layer):
             initializer="ones",
             autocast=False,
         )
-        self.built = True
 
     def call(self, tokens, training=None):
         return kernels.fuse(

@@ -78,7 +78,6 @@ class ProbePooling(PoolingLayer):
         self.key_value = projection(self, "key_value", width, 2, use_bias)
         self.out = projection(self, "out", width, 1)
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})
-        self.built = True
 
     def call(self, tokens, mask=None, sizes=None):
         length, width = ops.shape(tokens)[1:]
@@ -141,32 +140,6 @@ class AttentionPooling(ProbePooling):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class PatchAttentionPooling(AttentionPooling):
-    """Pool as `AttentionPooling` does, but only the patches.
-
-    Args:
-        num_prefix_tokens: Number of tokens before the patches.
-
-    Reference: timm's AttentionPoolLatent, with `pool_include_prefix=False`.
-    """
-
-    needs = ("num_prefix_tokens", *AttentionPooling.needs)
-
-    def __init__(self, num_prefix_tokens: int = 0, **kwargs):
-        super().__init__(**kwargs)
-        self.num_prefix_tokens = as_whole(
-            num_prefix_tokens, "num_prefix_tokens", least=0
-        )
-
-    def call(self, tokens, mask=None, sizes=None):
-        tokens, mask, sizes = (
-            x if x is None else x[:, self.num_prefix_tokens :]
-            for x in (tokens, mask, sizes)
-        )
-        return super().call(tokens, mask, sizes)
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
 class DistilledHead(Composite):
     """Average the logits of two classifiers, each of its own token.
 
@@ -210,7 +183,6 @@ class DistilledHead(Composite):
         )
         self.class_head.build((None, input_shape[-1]))
         self.teacher_head.build((None, input_shape[-1]))
-        self.built = True
 
     def call(self, tokens):
         by_class, by_teacher = self.both_logits(tokens)
@@ -266,15 +238,27 @@ class PatchPooling(PoolingLayer):
             num_prefix_tokens, "num_prefix_tokens", least=0
         )
 
-    def call(self, tokens, mask=None):
-        tokens = tokens[:, self.num_prefix_tokens :]
-        if mask is not None:
-            mask = ops.cast(mask, "bool")[:, self.num_prefix_tokens :, None]
-        return self.pool(tokens, mask)
+    def call(self, tokens, mask=None, sizes=None):
+        parts = (tokens, mask, sizes)
+        count = self.num_prefix_tokens
+        return self.pool(*(x if x is None else x[:, count:] for x in parts))
 
-    def pool(self, tokens, mask):
-        """Return (B, D) from the patches (B, N, D), mask (B, N, 1) or None."""
+    def pool(self, tokens, mask, sizes):
+        """Return (B, D) from what `call` takes, of the patches alone."""
         raise NotImplementedError
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class PatchAttentionPooling(PatchPooling, AttentionPooling):
+    """Pool as `AttentionPooling` does, but only the patches.
+
+    Reference: timm's AttentionPoolLatent, with `pool_include_prefix=False`.
+    """
+
+    needs = ("num_prefix_tokens", *AttentionPooling.needs)
+
+    def pool(self, tokens, mask, sizes):
+        return AttentionPooling.call(self, tokens, mask, sizes)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -283,28 +267,25 @@ class AveragePooling(PatchPooling):
 
     weighs_tokens = True
 
-    def call(self, tokens, mask=None, sizes=None):
-        if sizes is None:
-            return super().call(tokens, mask)
-        prefix = self.num_prefix_tokens
-        return self.pool(tokens[:, prefix:], sizes[:, prefix:])
-
-    def pool(self, tokens, mask):
+    def pool(self, tokens, mask, sizes):
         x = ops.cast(tokens, wide(tokens.dtype))
-        if mask is None:
+        if mask is None and sizes is None:
             return ops.cast(ops.mean(x, axis=1), tokens.dtype)
-        mask = ops.cast(mask, x.dtype)
-        x = ops.sum(x * mask, axis=1) / ops.maximum(ops.sum(mask, axis=1), 1)
-        return ops.cast(x, tokens.dtype)
+        counts = 1 if sizes is None else ops.cast(sizes, x.dtype)
+        if mask is not None:
+            counts = counts * ops.cast(mask, x.dtype)[..., None]
+        total = ops.maximum(ops.sum(counts, axis=1), 1)
+        return ops.cast(ops.sum(x * counts, axis=1) / total, tokens.dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MaxPooling(PatchPooling):
     """Take the largest value of each feature over the patch tokens."""
 
-    def pool(self, tokens, mask):
+    def pool(self, tokens, mask, sizes):
         if mask is not None:
             # The lowest finite number of float16 keeps the result finite.
+            mask = ops.cast(mask, "bool")[..., None]
             tokens = ops.where(mask, tokens, -65504.0)
         return ops.max(tokens, axis=1)
 

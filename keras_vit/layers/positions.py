@@ -73,7 +73,6 @@ class PositionEmbedding(GridLayer):
                 f"Received: width={self.width}"
             )
         self.build_table(self.width)
-        self.built = True
 
     def call(self, tokens, features=None):
         table = ops.cast(self.table(self.grid_of(features)), tokens.dtype)

@@ -85,7 +85,6 @@ class RelativePositionTable(RelativePositions):
         )
         index = pair_index(self.grid_size, self.num_prefix_tokens)
         self.index = kernels.constant(index, "int32")
-        self.built = True
 
     def call(self, tokens):
         bias = ops.take(self.table, self.index, axis=0)  # (T, T, K)
@@ -133,7 +132,6 @@ class RelativePositionMlp(RelativePositions, Composite):
             far.reshape(-1, 2), wide(self.compute_dtype)
         )
         self.index = kernels.constant(pair_index(self.grid_size, 0), "int32")
-        self.built = True
 
     def call(self, tokens):
         far = ops.cast(self.distances, self.compute_dtype)
@@ -172,7 +170,6 @@ class RelativePositionKeys(RelativePositions):
         places = np.arange(length)
         index = places[:, None] - places + length - 1  # (T, T)
         self.index = kernels.constant(index, "int32")
-        self.built = True
 
     def call(self, tokens):
         return ops.take(ops.cast(self.keys, tokens.dtype), self.index, axis=0)

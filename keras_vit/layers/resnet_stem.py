@@ -179,7 +179,6 @@ class ResidualUnit(Composite):
                 "shortcut_conv", 4 * self.features, 1, self.stride
             )
             self.shortcut_conv.build(input_shape)
-        self.built = True
 
     def compute_output_shape(self, input_shape):
         for conv in self.convs:
@@ -346,7 +345,6 @@ class ResNetStem(Composite):
             unit.build(shape)
             shape = unit.compute_output_shape(shape)
         self.input_spec = keras.InputSpec(shape=(None, *input_shape[1:]))
-        self.built = True
 
     def call(self, images):
         x = kernels.ensure_shape(images, self.input_spec.shape)

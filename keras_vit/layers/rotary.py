@@ -321,7 +321,6 @@ class MixedRotaryPositions(RotaryPositions):
             # Autocast would round it, and the angles of far patches with it.
             autocast=False,
         )
-        self.built = True
 
     def angles(self, y, x, sizes):
         frequency = ops.cast(self.frequency, y.dtype)
@@ -355,7 +354,6 @@ class ClassRotaryPositions(AxialRotaryPositions):
             initializer="zeros",
             autocast=False,
         )
-        self.built = True
 
     def add_prefix(self, angles):
         first = ops.zeros_like(angles[:, :1])

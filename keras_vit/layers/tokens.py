@@ -74,7 +74,6 @@ class PatchEncoder(Layer):
                 name="bias", shape=(self.width,), initializer="zeros"
             )
         self.input_spec = keras.InputSpec(shape=(None, *input_shape[1:]))
-        self.built = True
 
     def call(self, images):
         # Open until now if any size is accepted.
@@ -228,7 +227,6 @@ class PrefixTokens(Layer):
             or keras.initializers.TruncatedNormal(stddev=0.02),
         )
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})
-        self.built = True
 
     def call(self, tokens):
         # Two paddings and a sum are equivalent to a concatenation, but do not

@@ -88,17 +88,37 @@ ANNOTATIONS = {
             and all(isinstance(name, str) for name in value)
         ),
     ),
+    tuple[float, float]: (
+        "two numbers",
+        lambda value: (
+            isinstance(value, tuple)
+            and len(value) == 2
+            and all(map(is_number, value))
+        ),
+    ),
     types.NoneType: ("None", lambda value: value is None),
 }
 
 
-def find_problems(config: "ViTConfig") -> Iterator[tuple[str, ...]]:
-    """Yield each rule that a configuration breaks, and the fields in it.
+def settle_fields(config, **changes):
+    """Check the types of the fields of a configuration, and unify them.
 
-    The first field is the one that the rule is about. A problem may cause
-    errors in the search for the next one.
+    Lists become tuples, and numbers of NumPy those of Python. Fields whose
+    annotation is not in ANNOTATIONS are not checked.
+
+    Args:
+        config: A dataclass, which may be frozen.
+        **changes: New values of fields.
+
+    Raises:
+        ValueError: If a value is not what the annotation of its field says.
     """
-    # The types, except those of table names and of the preprocessing.
+    given = {**vars(config), **changes}
+    for name, value in given.items():
+        if isinstance(value, np.generic | np.ndarray):
+            value = value.tolist()  # Keras and JSON take none of NumPy's.
+        value = tuple(value) if isinstance(value, list) else value
+        object.__setattr__(config, name, value)
     for field in dataclasses.fields(config):
         is_union = isinstance(field.type, types.UnionType)
         parts = typing.get_args(field.type) if is_union else [field.type]
@@ -108,8 +128,20 @@ def find_problems(config: "ViTConfig") -> Iterator[tuple[str, ...]]:
         ]
         if set(kinds) <= set(ANNOTATIONS):
             rules, tests = zip(*(ANNOTATIONS[kind] for kind in kinds))
-            if not any(test(getattr(config, field.name)) for test in tests):
-                yield f"must be {' or '.join(rules)}", field.name
+            value = getattr(config, field.name)
+            if not any(test(value) for test in tests):
+                raise ValueError(
+                    f"`{field.name}` must be {' or '.join(rules)}. "
+                    f"Received: {field.name}={given[field.name]!r}"
+                )
+
+
+def find_problems(config: "ViTConfig") -> Iterator[tuple[str, ...]]:
+    """Yield each rule that a configuration breaks, and the fields in it.
+
+    The first field is the one that the rule is about. A problem may cause
+    errors in the search for the next one.
+    """
     if not isinstance(config.preprocessing, Preprocessing):
         rule = "must be a `Preprocessing`, a name or (mean, deviation)"
         yield rule, "preprocessing"
@@ -360,15 +392,8 @@ class ViTConfig:
     def __post_init__(self):
         size = self.image_size
         size = as_size((size,) * 2 if is_whole(size) else size, "image_size")
-        changes = {
-            "image_size": size,
-            "preprocessing": as_preprocessing(self.preprocessing),
-        }
-        for name, value in {**vars(self), **changes}.items():
-            if isinstance(value, np.generic | np.ndarray):
-                value = value.tolist()  # Keras and JSON take none of NumPy's.
-            value = tuple(value) if isinstance(value, list) else value
-            object.__setattr__(self, name, value)
+        preprocessing = as_preprocessing(self.preprocessing)
+        settle_fields(self, image_size=size, preprocessing=preprocessing)
         for rule, *names in find_problems(self):
             values = ", ".join(f"{n}={getattr(self, n)!r}" for n in names)
             raise ValueError(f"`{names[0]}` {rule}. Received: {values}")

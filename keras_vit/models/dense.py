@@ -11,14 +11,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.arguments import as_number, as_whole, is_number
+from keras_vit.arguments import as_rate, as_whole
 from keras_vit.layers.base import (
     Layer,
-    is_quantized,
+    refuse_quantized,
     wide_policy_at,
 )
 from keras_vit.layers.mlp import ACTIVATIONS
-from keras_vit.models.config import ViTConfig
+from keras_vit.models.config import ViTConfig, settle_fields
 from keras_vit.models.tuning import (
     TunableModel,
     describe_frozen,
@@ -104,42 +104,23 @@ class DenseConfig:
     has_exact_sizes: bool = True
 
     def __post_init__(self):
-        def set_field(name, value):
-            object.__setattr__(self, name, value)
-
+        settle_fields(self)
         for name in ("num_outputs", "width", "output_width", "depth_bins"):
-            value = getattr(self, name)
-            may_be_none = name in ("output_width", "depth_bins")
-            if value is not None or not may_be_none:
-                set_field(name, as_whole(value, name))
-        for name in ("dropout_rate", "output_scale"):
-            set_field(name, as_number(getattr(self, name), name))
-        if not 0 <= self.dropout_rate < 1:
-            raise ValueError(
-                "`dropout_rate` must be from 0 to below 1. "
-                f"Received: dropout_rate={self.dropout_rate}"
-            )
+            if getattr(self, name) is not None:
+                as_whole(getattr(self, name), name)
+        for width in self.stage_widths:
+            as_whole(width, "stage_widths")
+        as_rate(self.dropout_rate, "dropout_rate")
         check_name(HEADS, self.head, "head")
         check_name(READOUTS, self.readout, "readout")
         check_name(OUTPUT_ACTIVATIONS, self.activation, "activation")
-        self._check_depths(set_field)
-        if self.class_names is not None:
-            names = self.class_names
-            is_list = isinstance(names, list | tuple)
-            if not is_list or not all(isinstance(name, str) for name in names):
-                raise ValueError(
-                    "`class_names` must be a tuple of strings or None. "
-                    f"Received: class_names={names!r}"
-                )
-            if len(names) != self.num_outputs:
-                raise ValueError(
-                    f"`class_names` must have {self.num_outputs} names, one "
-                    f"for each output. Received: class_names={names!r}"
-                )
-            set_field("class_names", tuple(names))
-        set_field("blocks", tuple(self.blocks))
-        widths = (as_whole(n, "stage_widths") for n in self.stage_widths)
-        set_field("stage_widths", tuple(widths))
+        self._check_depths()
+        names = self.class_names
+        if names is not None and len(names) != self.num_outputs:
+            raise ValueError(
+                f"`class_names` must have {self.num_outputs} names, one for "
+                f"each output. Received: class_names={names!r}"
+            )
         if not self.blocks:
             raise ValueError("`blocks` must name a block. Received: blocks=()")
         if self.head == "dpt":
@@ -150,20 +131,14 @@ class DenseConfig:
                         f"head 'dpt'. Received: {name}={getattr(self, name)}"
                     )
 
-    def _check_depths(self, set_field):
+    def _check_depths(self):
         """Check the fields of depths in bins."""
-        pair = self.depth_range
-        is_pair = isinstance(pair, list | tuple) and len(pair) == 2
-        if not (
-            is_pair
-            and all(map(is_number, pair))
-            and 0 <= pair[0] < pair[1] < math.inf
-        ):
+        nearest, farthest = self.depth_range
+        if not 0 <= nearest < farthest < math.inf:
             raise ValueError(
                 "`depth_range` must be two depths, the smaller one first. "
-                f"Received: depth_range={pair!r}"
+                f"Received: depth_range={self.depth_range!r}"
             )
-        set_field("depth_range", tuple(map(float, pair)))
         others = {"head": "linear", "num_outputs": 1, "activation": None}
         for name, value in others.items() if self.depth_bins else ():
             found = getattr(self, name)
@@ -264,7 +239,6 @@ class Readout(Layer):
                 name="projection",
             )
             self.projection.build((*patches_shape[:-1], 2 * patches_shape[-1]))
-        self.built = True
 
     def call(self, patches, prefix):
         token = prefix[:, :1, None]
@@ -472,9 +446,13 @@ class DensePredictor(TunableModel):
         blocks = tuple(range(config.depth)[index] for index in head.blocks)
         head = dataclasses.replace(head, blocks=blocks)
         has_norm = config.use_final_norm and not config.use_pooling_norm
+        depth = max(blocks) + 1
+        # The share of the last block that is left, so that all keep theirs.
+        share = (depth - 1) / max(config.depth - 1, 1)
         config = dataclasses.replace(
             config,
-            depth=max(blocks) + 1,
+            depth=depth,
+            stochastic_depth_rate=config.stochastic_depth_rate * share,
             pooling="none",
             use_pooling_norm=False,
             use_final_norm=head.use_norm and has_norm,
@@ -541,11 +519,7 @@ def dense_predictor(
             or has LoRA updates.
     """
     check_vision_transformer(model)
-    if is_quantized(model):
-        raise ValueError(
-            "`model` must not be quantised; quantise the dense predictor. "
-            f"Received: model={model.name!r}"
-        )
+    refuse_quantized(model, "quantise the dense predictor instead")
     if layers_with_lora(model):
         raise ValueError(
             "`model` must not have LoRA updates; pass `model.merge_lora()`. "
@@ -594,10 +568,8 @@ def predict_windows(
             is invalid.
     """
     sides, images = model.input_shape[1:3], np.asarray(images)
-    if not 0 <= overlap < 1:
-        raise ValueError(
-            f"`overlap` must be from 0 to below 1. Received: overlap={overlap}"
-        )
+    overlap = as_rate(overlap, "overlap")
+    batch_size = as_whole(batch_size, "batch_size")
     if (
         None in sides
         or images.ndim != 4

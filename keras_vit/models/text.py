@@ -8,7 +8,7 @@ import dataclasses
 import keras
 from keras import ops
 
-from keras_vit.arguments import as_number, as_whole
+from keras_vit.arguments import as_whole
 from keras_vit.layers.base import (
     InnerLayers,
     Layer,
@@ -18,6 +18,7 @@ from keras_vit.layers.base import (
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.norms import LayerNorm
+from keras_vit.models.config import settle_fields
 from keras_vit.tables import check_name
 
 # How the vector of a text is read from those of its tokens: that of the first
@@ -73,16 +74,11 @@ class TextConfig:
     logit_bias: float | None = None
 
     def __post_init__(self):
+        settle_fields(self)
         for field in dataclasses.fields(self):
             name, value = field.name, getattr(self, field.name)
-            if field.type is int or field.type == int | None:
-                least = int(name != "end_token")
-                if field.type is int or value is not None:
-                    value = as_whole(value, name, least)
-            elif field.type is float or field.type == float | None:
-                if field.type is float or value is not None:
-                    value = as_number(value, name)
-            object.__setattr__(self, name, value)
+            if field.type in (int, int | None) and value is not None:
+                as_whole(value, name, int(name != "end_token"))
         check_name(ACTIVATIONS, self.activation, "activation")
         check_name(TEXT_POOLINGS, self.pooling, "pooling")
         if self.width % self.num_heads:
@@ -125,7 +121,6 @@ class TextPositions(Layer):
             shape=(self.context_length, input_shape[-1]),
             initializer=keras.initializers.RandomNormal(stddev=0.01),
         )
-        self.built = True
 
     def call(self, tokens):
         length = tokens.shape[1]

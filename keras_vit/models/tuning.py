@@ -15,8 +15,8 @@ import numpy as np
 from keras_vit.arguments import is_number, is_whole
 from keras_vit.layers.base import (
     as_float32,
-    is_quantized,
     nested_dtype_policy,
+    refuse_quantized,
 )
 from keras_vit.layers.positions import PositionEmbedding
 from keras_vit.layers.relative import (
@@ -86,11 +86,7 @@ class TunableModel(keras.Model):
         Raises:
             ValueError: If this model is quantised.
         """
-        if is_quantized(self):
-            raise ValueError(
-                "A quantised model has no float weights to convert; use the "
-                f"model it was quantised from. Received: model={self.name!r}"
-            )
+        refuse_quantized(self, "use the model that it was quantised from")
         return copy_model(self, dtype=dtype)
 
     def freeze(self, keep: Iterable[str] = ("head",), num_last_blocks: int = 0):
@@ -184,12 +180,9 @@ class TunableModel(keras.Model):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
-        frozen = [config.pop(k, ()) for k in ("frozen", "frozen_weights")]
         for name, configuration in cls.configurations.items():
             config[name] = configuration(**config[name])
-        model = cls(**config)
-        freeze_again(model, *frozen)
-        return model
+        return make_frozen(cls, config)
 
 
 def set_trained(model, is_trained: Callable[[str], bool]):
@@ -286,6 +279,15 @@ def freeze_again(model, layers: Iterable[str], weights: Iterable[str]):
             weight.trainable = False
 
 
+def make_frozen(model_class: type, config: dict):
+    """Return a model of its arguments and what `describe_frozen` returned."""
+    config = dict(config)
+    frozen = [config.pop(k, ()) for k in ("frozen", "frozen_weights")]
+    model = model_class(**config)
+    freeze_again(model, *frozen)
+    return model
+
+
 def is_factor(weight) -> bool:
     """Return whether `weight` is a factor of a LoRA update."""
     return weight.name.startswith("lora_")
@@ -353,11 +355,11 @@ def check_lora(model, rank: int, layers: Iterable[str], alpha) -> list:
         ValueError: If the model is quantised or has LoRA weights, a
             name is unknown, or a number is out of range.
     """
-    if is_quantized(model):
-        raise ValueError(
-            "A quantised model cannot be fine-tuned; use the model it was "
-            f"quantised from. Received: model={model.name!r}"
-        )
+    refuse_quantized(
+        model,
+        "a quantised model cannot be fine-tuned, but the one that it was "
+        "quantised from",
+    )
     if layers_with_lora(model):
         raise ValueError(
             "The model has LoRA updates; continue with "
@@ -455,12 +457,8 @@ def copy_model(model, new_layers=(), *, dtype=None, is_merged=False, **changes):
         ValueError: If the configuration is invalid, a quantised model would be
             merged, or the class of the model does not take a configuration.
     """
-    if is_merged and is_quantized(model):
-        raise ValueError(
-            "LoRA updates of a quantised model cannot be merged; quantise the "
-            "model that `merge_lora()` returns. "
-            f"Received: model={model.name!r}"
-        )
+    if is_merged:
+        refuse_quantized(model, "quantise what `merge_lora()` returns instead")
     config = dataclasses.replace(model.config, **changes)
     arguments = {
         **model.get_config(),

@@ -268,12 +268,7 @@ def decode_window(
 
 
 def cut_window(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    """Return the pixels (height, width, C) of a window.
-
-    Args:
-        image: Pixels (H, W, C).
-        window: Top, left, height and width.
-    """
+    """Return the pixels of a window: its top, left, height and width."""
     part = tf.slice(
         image,
         tf.concat([window[:2], [0]], 0),

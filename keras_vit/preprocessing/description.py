@@ -243,10 +243,6 @@ def to_fractions(images, mode: Mode) -> np.ndarray:
     Shapes:
         images: (..., C), floats. returns: the same, 0 for black and 1 for
             white.
-
-    Args:
-        images: Images as a model reads them, an array.
-        mode: See `preprocess_input`.
     """
     pair = as_normalization(mode)
     mean, deviation = (np.asarray(part, "float32") for part in pair)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from keras_vit.arguments import as_size, check_pixel_range, is_whole
+from keras_vit.arguments import as_size, as_whole, check_pixel_range
 from keras_vit.preprocessing.description import (
     INTERPOLATIONS,
     METHODS,
@@ -64,10 +64,7 @@ def read_image(
         pixel_range = pixel_range or settings.pixel_range
     elif image_size is not None:
         image_size = as_size(image_size, "image_size")
-    if not (is_whole(channels) and channels > 0):
-        raise ValueError(
-            f"`channels` must be 1 or more. Received: channels={channels!r}"
-        )
+    channels = as_whole(channels, "channels")
     if pixel_range is not None:
         pixel_range = check_pixel_range(pixel_range)
     name = getattr(path, "name", path) if hasattr(path, "read") else path

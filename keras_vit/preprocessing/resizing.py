@@ -32,10 +32,6 @@ def apply_steps(image: tf.Tensor, steps: Iterable[Mapping]) -> tf.Tensor:
 
     Shapes:
         image: (H, W, C), pixels from 0 to 255. returns: (H', W', C), floats.
-
-    Args:
-        image: The image, upright.
-        steps: The steps.
     """
     for step in steps:
         image = STEPS[step["kind"]](image, step)

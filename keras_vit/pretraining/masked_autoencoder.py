@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.arguments import as_whole
-from keras_vit.layers.base import InnerLayers, wide
+from keras_vit.layers.base import wide
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.fewer_tokens import TAKERS, TakeTokens
 from keras_vit.layers.norms import LayerNorm
@@ -13,15 +13,11 @@ from keras_vit.layers.positions import LearnedPositionEmbedding
 from keras_vit.layers.relative import RELATIVE_POSITIONS
 from keras_vit.models import VisionTransformer
 from keras_vit.models.features import block_inputs
-from keras_vit.pretraining.masking import (
-    MaskTokens,
-    RandomPatchOrder,
-)
+from keras_vit.pretraining.masking import MaskTokens
 from keras_vit.pretraining.pretraining_model import (
     PretrainingModel,
-    check_encoder,
-    count_hidden,
     last_layer,
+    start_hiding,
     write_fixed_table,
 )
 from keras_vit.pretraining.targets import cut_grid, patch_moments
@@ -78,8 +74,7 @@ class MaskedAutoencoder(PretrainingModel):
         name: str = "masked_autoencoder",
         edits: dict | None = None,
     ):
-        check_encoder(encoder)
-        inner = InnerLayers(encoder.dtype_policy, edits or {})
+        inner, order, hidden = start_hiding(encoder, mask_ratio, edits)
         config = encoder.config
         relative = RELATIVE_POSITIONS[config.relative_positions]
         if relative and relative.argument not in TAKERS:
@@ -93,15 +88,11 @@ class MaskedAutoencoder(PretrainingModel):
             "decoder_depth": as_whole(decoder_depth, "decoder_depth"),
             "decoder_heads": as_whole(decoder_heads, "decoder_heads"),
         }
-        images, hidden = encoder.inputs[0], count_hidden(config, mask_ratio)
-        order = RandomPatchOrder(
-            config.grid_size[0] * config.grid_size[1], name="patch_order"
-        )(images)
         encoded = encode_visible(encoder, order, hidden)
         predictions = _decode(
             encoder, encoded, order, hidden, *sizes.values(), inner
         )
-        patches = cut_grid(images, config)
+        patches = cut_grid(encoder.inputs[0], config)
         if normalize_pixels:
             mean, deviation = patch_moments(patches)
             patches = (patches - mean) / deviation

@@ -4,18 +4,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.base import InnerLayers, wide
+from keras_vit.layers.base import wide
 from keras_vit.layers.fewer_tokens import TakeTokens
 from keras_vit.models import VisionTransformer
-from keras_vit.pretraining.masking import (
-    PatchCorruption,
-    RandomPatchOrder,
-)
+from keras_vit.pretraining.masking import PatchCorruption
 from keras_vit.pretraining.pretraining_model import (
     PretrainingModel,
-    check_encoder,
-    count_hidden,
     last_layer,
+    start_hiding,
 )
 from keras_vit.pretraining.targets import (
     PATCH_TARGETS,
@@ -66,15 +62,10 @@ class MaskedPatchPrediction(PretrainingModel):
         name: str = "masked_patch_prediction",
         edits: dict | None = None,
     ):
-        check_encoder(encoder)
-        inner = InnerLayers(encoder.dtype_policy, edits or {})
+        inner, order, hidden = start_hiding(encoder, mask_ratio, edits)
         cells = pick(PATCH_TARGETS, target, "target")
         config, dtype = encoder.config, encoder.dtype_policy
-        kind = wide(encoder.compute_dtype)
-        images, hidden = encoder.inputs[0], count_hidden(config, mask_ratio)
-        order = RandomPatchOrder(
-            config.grid_size[0] * config.grid_size[1], name="patch_order"
-        )(images)
+        kind, images = wide(encoder.compute_dtype), encoder.inputs[0]
         patches = encoder.get_layer("patch_encoder").output
         corrupted = PatchCorruption(hidden, dtype=dtype, name="corruption")(
             patches, order

@@ -94,7 +94,6 @@ class MaskTokens(Layer):
             shape=(1, 1, input_shape[-1]),
             initializer=keras.initializers.RandomNormal(stddev=0.02),
         )
-        self.built = True
 
     def call(self, tokens):
         shape = (ops.shape(tokens)[0], self.num_tokens, tokens.shape[-1])
@@ -153,7 +152,6 @@ class PatchCorruption(Layer):
             shape=(1, 1, tokens_shape[-1]),
             initializer=keras.initializers.RandomNormal(stddev=0.02),
         )
-        self.built = True
 
     def call(self, tokens, order):
         masked, swapped = self.numbers

@@ -1,6 +1,7 @@
 """PretrainingModel: the base class of models around an encoder."""
 
 import functools
+import math
 
 import keras
 import numpy as np
@@ -9,8 +10,9 @@ from keras import ops
 from keras_vit.layers.base import InnerLayers
 from keras_vit.layers.positions import LearnedPositionEmbedding
 from keras_vit.models import VisionTransformer
-from keras_vit.models.tuning import describe_frozen, freeze_again
+from keras_vit.models.tuning import describe_frozen, make_frozen
 from keras_vit.models.vit import check_vision_transformer
+from keras_vit.pretraining.masking import RandomPatchOrder
 from keras_vit.pretraining.targets import cut_grid, join_grid
 
 LARGEST_PERIOD = 10_000
@@ -122,11 +124,7 @@ class PretrainingModel(keras.Model):
         encoder = keras.saving.deserialize_keras_object(
             config["encoder"], custom_objects
         )
-        config = {**config, "encoder": encoder}
-        frozen = [config.pop(k, ()) for k in ("frozen", "frozen_weights")]
-        model = cls(**config)
-        freeze_again(model, *frozen)
-        return model
+        return make_frozen(cls, {**config, "encoder": encoder})
 
 
 def _identity(*values):
@@ -166,9 +164,23 @@ def check_encoder(encoder):
             raise ValueError(f"`encoder` must have {rule}. Received: {found}")
 
 
+def start_hiding(encoder, mask_ratio: float, edits: dict | None) -> tuple:
+    """Return what makes layers, the order (B, N), and the number of hidden.
+
+    Raises:
+        ValueError: If patches of the encoder cannot be hidden.
+    """
+    check_encoder(encoder)
+    config = encoder.config
+    hidden = count_hidden(config, mask_ratio)
+    draw = RandomPatchOrder(math.prod(config.grid_size), name="patch_order")
+    inner = InnerLayers(encoder.dtype_policy, edits or {})
+    return inner, draw(encoder.inputs[0]), hidden
+
+
 def count_hidden(config, mask_ratio: float) -> int:
     """Return the number of hidden patches, which is not none and not all."""
-    total = config.grid_size[0] * config.grid_size[1]
+    total = math.prod(config.grid_size)
     hidden = total - int(total * (1 - mask_ratio))
     if not (0 < mask_ratio < 1 and 0 < hidden < total):
         raise ValueError(

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers.base import wide
-from keras_vit.models import ViTConfig
+from keras_vit.models import ViTConfig, cut_patches
 
 BITS = 3  # Of the colour of a channel.
 SHADES = 2**BITS
@@ -24,11 +24,7 @@ def cut_grid(images, config: ViTConfig):
     Shapes:
         images: (B, H, W, C). returns: (B, N, P * P * C).
     """
-    (rows, columns), side = config.grid_size, config.patch_size
-    shape = (-1, rows, side, columns, side * config.channels)
-    x = ops.transpose(ops.reshape(images, shape), (0, 1, 3, 2, 4))
-    length = side * side * config.channels
-    return ops.reshape(x, (-1, rows * columns, length))  # (B, N, P*P*C)
+    return cut_patches(images, config.patch_size)["patches"]
 
 
 def join_grid(patches: np.ndarray, config: ViTConfig) -> np.ndarray:

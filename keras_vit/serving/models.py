@@ -150,15 +150,7 @@ def load_litert(content: bytes, description: dict | None = None) -> LoadedModel:
     def call(_, inputs):
         images = inputs[name]
         size = max(info["shape_signature"][0], 0) or len(images)
-        # The last image fills up the last batch.
-        parts = [
-            run(np.take(images, range(i, i + size), 0, mode="clip"))
-            for i in range(0, len(images), size)
-        ]
-        return {
-            key: np.concatenate([part[key] for part in parts])[: len(images)]
-            for key in outputs
-        }
+        return run_in_batches(run, images, size)
 
     signature_def = {
         "inputs": _describe(inputs),
@@ -167,6 +159,28 @@ def load_litert(content: bytes, description: dict | None = None) -> LoadedModel:
         "defaults": {},
     }
     return LoadedModel({signature: signature_def}, call, description)
+
+
+def run_in_batches(run: Callable, inputs: np.ndarray, batch_size: int):
+    """Return the outputs of `run`, arrays by name, for all inputs.
+
+    Args:
+        run: Takes a batch of inputs; returns its outputs.
+        inputs: The inputs, (B, ...).
+        batch_size: Size of the batches.
+    """
+    parts = [run(batch) for batch in batches(inputs, batch_size)]
+    return {
+        name: np.concatenate([part[name] for part in parts])[: len(inputs)]
+        for name in parts[0]
+    }
+
+
+def batches(inputs: np.ndarray, batch_size: int):
+    """Yield full batches; the last input is repeated to fill the last one."""
+    for start in range(0, len(inputs), batch_size):
+        indices = range(start, start + batch_size)
+        yield np.take(inputs, indices, 0, mode="clip")
 
 
 def open_litert(interpreter) -> tuple[str, dict, dict, Callable]:

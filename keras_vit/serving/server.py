@@ -285,7 +285,7 @@ def inflate(body: bytes, limit: int) -> bytes:
 
     Raises:
         HTTPException: If it has more bytes than the limit.
-        ServingError: If it is not gzip.
+        ServingError: If it is not one whole stream of gzip.
     """
     try:
         stream = zlib.decompressobj(16 + zlib.MAX_WBITS)  # Of gzip.
@@ -294,6 +294,9 @@ def inflate(body: bytes, limit: int) -> bytes:
         raise invalid(f"Content-Encoding must be gzip: {error}") from None
     if len(content) > limit:
         raise too_large(limit)
+    if not stream.eof or stream.unused_data:
+        rest = "has bytes behind its end" if stream.eof else "ends too early"
+        raise invalid(f"Content-Encoding must be gzip: the body {rest}")
     return content
 
 
@@ -475,11 +478,6 @@ def count_pixels(files: np.ndarray, image_side: int, max_pixels: int) -> int:
     thousands of megapixels. A long thin image is small, but becomes large
     where its short side is resized to that of the model.
 
-    Args:
-        files: The contents of the files.
-        image_side: Of the model.
-        max_pixels: Largest number of all together.
-
     Raises:
         ServingError: If there are more, or a file cannot be decoded.
     """
@@ -514,11 +512,6 @@ def tiff_to_png(
 
     The models of an export read image files in their graph, and TensorFlow
     has no TIFF.
-
-    Args:
-        content: The file.
-        channels: 1 or 3.
-        pixel_range: See `LoadedModel`.
 
     Raises:
         ServingError: If `read_image` refuses the file.

@@ -194,11 +194,7 @@ def read_signature_defs(path: pathlib.Path) -> dict[str, dict]:
 
 
 def find_versions(folder: pathlib.Path) -> dict[int, pathlib.Path]:
-    """Return the folders of the versions of a model, by number.
-
-    Args:
-        folder: The folder of the model.
-    """
+    """Return the folders of the versions of a model, by number."""
     return {
         int(path.name): path
         for path in folder.glob("[0-9]*")
@@ -256,11 +252,7 @@ def models_config(folder: str | os.PathLike) -> str:
 
 
 def write_models_config(folder: pathlib.Path):
-    """Write models.config, unless the user has written one.
-
-    Args:
-        folder: See `models_config`.
-    """
+    """Write models.config, unless the user has written one."""
     path = folder / MODELS_CONFIG
     if path.exists() and not path.read_bytes().startswith(HEADER.encode()):
         warnings.warn(

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from keras_vit.arguments import as_whole
-from keras_vit.layers.base import is_quantized
+from keras_vit.layers.base import refuse_quantized
 from keras_vit.layers.resize import (
     RESIZES,
     adapt_channels,
@@ -293,11 +293,7 @@ def load_checkpoint(
         ConnectionError: If a download fails.
     """
     check_vision_transformer(model)
-    if is_quantized(model):
-        raise ValueError(
-            "`model` is quantised; load the checkpoint first, then quantise. "
-            f"Received: model={model.name!r}"
-        )
+    refuse_quantized(model, "load the checkpoint first, then quantise")
     config = model.config
     known = Known(
         config.num_heads,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_vit.files import draft_folder
-from keras_vit.layers.base import as_float32, is_quantized
+from keras_vit.layers.base import as_float32, refuse_quantized
 from keras_vit.models.dense import DensePredictor
 from keras_vit.models.tuning import merged_values
 from keras_vit.models.vit import VisionTransformer, check_vision_transformer
@@ -88,12 +88,8 @@ def save_checkpoint(
             "`layout` must be 'huggingface' for a DensePredictor. "
             f"Received: layout={layout!r}"
         )
-    if is_quantized(model):
-        raise ValueError(
-            "`model` is quantised, and a checkpoint has float32 weights. Pass "
-            "the model that it was quantised from. "
-            f"Received: model={model.name!r}"
-        )
+    advice = "pass the float32 model that it was quantised from"
+    refuse_quantized(model, advice)
     path, family = pathlib.Path(path).expanduser(), LAYOUTS[layout]
     ending = path.suffix.lower()
     # A folder may have a dot in its name.

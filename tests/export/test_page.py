@@ -4,7 +4,6 @@ import base64
 import dataclasses
 import functools
 import http.server
-import pathlib
 import threading
 
 import keras
@@ -543,11 +542,3 @@ def test_operations_of_a_line_are_steps():
     steps = parse_augmentation(line, SIZE).steps(SIZE)
     assert steps == [resize_small_step(36), central_crop_step(SIZE)]
     assert parse_augmentation("flip_lr|resize", SIZE).steps(SIZE) is None
-
-
-def test_scripts_of_the_page_are_all_exported():
-    folder = pathlib.Path(__file__).parents[2] / "keras_vit/data/web"
-    from keras_vit.export.formats.web import PAGE_FILES
-
-    others = {"index.html", "overlay.css", "style.css", "LICENSE-LiteRT.txt"}
-    assert {path.name for path in folder.iterdir()} == {*PAGE_FILES, *others}

@@ -217,6 +217,14 @@ def test_masked_patches_do_not_count(layer_class, reduce):
         assert np.isfinite(to_numpy(y)).all()
 
 
+@pytest.mark.parametrize("name", ["AveragePooling", "TokenAndAveragePooling"])
+def test_an_average_of_merged_tokens_heeds_a_mask(name):
+    x, mask = noise(*TOKENS), MASKS["keys"]
+    layer = getattr(layers, name)(num_prefix_tokens=1)
+    sizes = np.ones((*x.shape[:2], 1), "float32")
+    close(layer(x, mask=mask, sizes=sizes), layer(x, mask=mask))
+
+
 @pytest.mark.parametrize("name", ["map tanh", "map of the patches", "probe"])
 def test_poolings_by_attention_heed_a_mask(name):
     case, mask = CASES[name], MASKS["keys"]

@@ -248,6 +248,7 @@ def test_windows_are_averaged():
     for wrong, words in (
         ({"images": images[:, :3]}, r"`images` must be .*=\(3, 3, 10, 1\)"),
         ({"images": images, "overlap": 1}, "`overlap` must .* overlap=1"),
+        ({"images": images, "batch_size": -1}, "`batch_size` must be positive"),
     ):
         with pytest.raises(ValueError, match=words):
             predict_windows(model, **wrong)
@@ -289,6 +290,20 @@ def test_a_block_counted_from_the_end_stays_the_same_when_reloaded(tmp_path):
     np.testing.assert_array_equal(
         to_numpy(again(images)), to_numpy(model(images))
     )
+
+
+@pytest.mark.parametrize("depth, block", [(4, 1), (4, 0), (1, 0)])
+def test_blocks_keep_their_stochastic_depth(depth, block):
+    """Though those behind them are left out."""
+    encoder = make(depth=depth, stochastic_depth_rate=0.3)
+    model = dense_predictor(encoder, DenseConfig(2, blocks=(block,)))
+    again = DensePredictor.from_config(model.get_config())
+    name = f"block_{block:02d}"
+    rates = [
+        each.get_layer(name).stochastic_depth_rate
+        for each in (encoder, model, again)
+    ]
+    np.testing.assert_allclose(rates, [0.1 * block] * 3)
 
 
 def test_a_norm_behind_the_pooling_is_not_applied():

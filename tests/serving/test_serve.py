@@ -1,10 +1,10 @@
 """The command that serves an export."""
 
-import importlib.util
 import re
 import shutil
 import socket
 import subprocess
+import sys
 
 import pytest
 
@@ -103,10 +103,6 @@ def test_other_machines_are_let_in_with_a_warning(zoo, capsys, monkeypatch):
 
 
 def test_missing_packages_are_named(monkeypatch, capsys, tmp_path):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name: None if name in ("uvicorn", "PIL") else find(name),
-    )
+    for name in ("uvicorn", "PIL"):
+        monkeypatch.setitem(sys.modules, name, None)
     assert "pip install uvicorn Pillow\n" in fail(capsys, tmp_path)

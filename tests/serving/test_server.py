@@ -217,6 +217,9 @@ def test_compressed_bodies(functions):
     assert ask(gzip.compress(body))[2] == b'{"predictions": [6.0]}'
     for wrong in (ask(body), ask(zlib.compress(body), "br")):
         assert wrong[0] == 400 and b"must be gzip" in wrong[2]
+    for wrong in (gzip.compress(body)[:-8], gzip.compress(body) + b"more"):
+        status, _, answer = ask(wrong)
+        assert status == 400 and b"gzip: the body" in answer
     bomb = gzip.compress(b" " * 2**26)
     assert len(bomb) < 200_000 and ask(bomb)[0] == 413
 

@@ -56,6 +56,17 @@ def test_what_is_wrong_is_said_in_one_line(
     assert re.match(f"Error: {words}", error) and error.count("\n") == 1
 
 
+def test_an_error_of_the_system_is_its_path_and_reason(
+    capsys, tmp_path, monkeypatch
+):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(inspect_checkpoint, "locate", refuse)
+    assert inspect_checkpoint.main(["a.npz"]) == 1
+    assert capsys.readouterr().err == "Error: a.npz: Permission denied\n"
+
+
 @pytest.fixture(scope="module")
 def keras_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("keras") / "model.keras"

@@ -16,7 +16,6 @@ from keras_vit.analysis.plots.style import (
     add_axes,
     add_panel,
     bar_length,
-    check_names,
     check_shape,
     draw_tiles,
     finish_block_axes,
@@ -30,6 +29,7 @@ from keras_vit.analysis.plots.style import (
     size_of_tiles,
 )
 from keras_vit.analysis.rollout import head_tokens
+from keras_vit.arguments import as_texts
 
 ATTENTION, RELEVANCE = "share of attention", "share of relevance"
 
@@ -241,7 +241,7 @@ def plot_overlays(
             "`grids` must be one for each of the images. "
             f"Received: {count} images, {len(grids)} grids"
         )
-    titles = check_names(titles or [""] * count, "titles", count)
+    titles = as_texts(titles or [""] * count, "titles", count)
     columns = min(4, count)
     rows = -(-count // columns)
     pitch, down = panel_size(images)

@@ -15,7 +15,6 @@ from keras_vit.analysis.plots.style import (
     SMALL,
     add_axes,
     add_panel,
-    check_names,
     check_shape,
     color_bar,
     draw_tiles,
@@ -30,6 +29,7 @@ from keras_vit.analysis.plots.style import (
     size_of_tiles,
 )
 from keras_vit.analysis.representations import artefact_tokens
+from keras_vit.arguments import as_texts
 
 # With more rows or columns of pictures, only every second, third, ... is drawn.
 MOST_TILES = 14
@@ -143,7 +143,7 @@ def plot_representation_similarity(
         model_names: The names of the two models.
     """
     similarity = check_shape(similarity, "similarity", 2)
-    names = check_names(model_names, "model_names", 2)
+    names = as_texts(model_names, "model_names", 2)
     rows, columns = similarity.shape
     side = float(np.clip(3 / max(rows, columns), 0.12, 0.4))
     size = max(columns * side + 1.5, 2.5), max(rows * side + 0.6, 2.3)

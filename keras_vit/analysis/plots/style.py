@@ -5,7 +5,6 @@ import functools
 import os
 import pathlib
 import warnings
-from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
@@ -48,19 +47,6 @@ def check_shape(values, argument: str, rank: int) -> np.ndarray:
             f"Received: shape={values.shape}"
         )
     return values
-
-
-def check_names(names: Sequence[str], argument: str, count: int) -> list[str]:
-    """Return names as a list of strings.
-
-    Raises:
-        ValueError: If the number of names is not `count`.
-    """
-    if len(names) != count:
-        raise ValueError(
-            f"`{argument}` must be {count} texts. Received: {len(names)}"
-        )
-    return [str(name) for name in names]
 
 
 # Matplotlib's font of last resort draws a box for each character.

@@ -17,6 +17,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
+from keras_vit.arguments import as_whole
 from keras_vit.export.agreement import FLOAT32
 from keras_vit.export.contract import (
     KEY,
@@ -221,12 +222,8 @@ def load(
 
 def check_options(options: ExportOptions):
     """Raise an error if an option is invalid; see `Format.check`."""
-    batch_size = options.onnx_batch_size
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(
-            "`onnx_batch_size` must be 1 or more, or None for any. "
-            f"Received: onnx_batch_size={batch_size}"
-        )
+    if options.onnx_batch_size is not None:
+        as_whole(options.onnx_batch_size, "onnx_batch_size")
 
 
 def read_metadata(path: str) -> dict | None:

@@ -23,21 +23,22 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_vit.export.agreement import FLOAT32, Tolerance, batches
+from keras_vit.arguments import as_whole
+from keras_vit.errors import import_packages
+from keras_vit.export.agreement import FLOAT32, Tolerance
 from keras_vit.export.contract import (
     ExportOptions,
     ExportRequest,
     Format,
     Loaded,
     Written,
-    check_packages,
     to_text,
 )
 from keras_vit.export.formats.saved_model import write_default_endpoint
 from keras_vit.known import KnownScore
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.preprocessing.description import Mode, to_uint8
-from keras_vit.serving.models import open_litert
+from keras_vit.serving.models import batches, open_litert
 from keras_vit.tables import pick
 
 LABELS, DESCRIPTION = "labels.txt", "model.json"
@@ -52,15 +53,11 @@ def check_options(options: ExportOptions):
             f"{', '.join(QUANTIZATIONS)}, each once. "
             f"Received: {', '.join(names) or 'none'}"
         )
-    batch_size = options.tflite_batch_size
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(
-            "`tflite_batch_size` must be 1 or more, or None for any. "
-            f"Received: tflite_batch_size={batch_size}"
-        )
+    if options.tflite_batch_size is not None:
+        as_whole(options.tflite_batch_size, "tflite_batch_size")
     for name in names:
         row = pick(QUANTIZATIONS, name, "tflite_quantizations")
-        check_packages(row.packages)
+        import_packages("This export", row.packages)
         if row.needs_calibration and options.calibration_images is None:
             raise ValueError(
                 "`calibration_images` (in the command, --calibration_split) "
@@ -267,10 +264,6 @@ def find_overflow(
     GPUs of phones compute in float16, where larger numbers become infinite.
     CPUs compute in float32, so their answers do not show it. Here every tensor
     of the graph is looked at, on some inputs.
-
-    Args:
-        path: The TFLite file.
-        inputs: What it takes, (B, ...).
     """
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 

@@ -37,17 +37,6 @@ from keras_vit.weights.hub import cache_dir
 
 FETCH_SECONDS = 300
 MAX_FILE_BYTES = 40_000_000  # Of a file in a package.
-# The other files of the page, in the folder `data/web` of this package.
-PAGE_FILES = (
-    "camera.js",
-    "classifier.js",
-    "colours.json",
-    "description.js",
-    "overlay.js",
-    "page.js",
-    "photo.js",
-    "resize.js",
-)
 
 
 class NpmPackage(NamedTuple):
@@ -169,9 +158,9 @@ def write_page_files(folder: pathlib.Path, description: Mapping):
     """Write the files of the page into a folder."""
     data = importlib.resources.files("keras_vit") / "data"
     source = data / "web"
-    for name in PAGE_FILES:
-        content = (source / name).read_text(encoding="utf-8")
-        write_text(folder / name, content)
+    for file in source.iterdir():
+        if file.name.endswith((".js", ".json")):
+            write_text(folder / file.name, file.read_text(encoding="utf-8"))
     styles = (data / "cards.css", source / "overlay.css", source / "style.css")
     style = "\n".join(part.read_text(encoding="utf-8") for part in styles)
     write_text(folder / "style.css", style)
