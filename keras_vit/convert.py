@@ -20,11 +20,13 @@ from keras_vit.model_files import (
     find_model,
     open_model,
     read_classes,
+    stated_class_names,
     write_class_names,
 )
 from keras_vit.models import DensePredictor, VisionTransformer
 from keras_vit.tables import check_name
 from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.hub import locate
 from keras_vit.weights.write import WRITERS, save_checkpoint
 
 
@@ -44,7 +46,8 @@ def convert(
     Args:
         source: See `path_or_name` of `from_checkpoint`; or a `.keras` file of
             this package, also of a DensePredictor, or the folder of a run. A
-            folder for another library gets the class names of the run.
+            folder for another library gets the class names of the run, or
+            of the config.json beside the checkpoint.
         target: The file or folder to write.
         layout: "official", "big_vision", "timm", "huggingface", or "keras"
             for a `.keras` file.
@@ -101,7 +104,9 @@ def convert(
             has_names = LAYOUTS[layout].class_entries([]) is not None
             # A DensePredictor knows its classes itself.
             if has_names and isinstance(model, VisionTransformer):
-                names = read_classes(source, model.config.num_classes)
+                count = model.config.num_classes
+                names = read_classes(source, count)
+                names = names or stated_class_names(locate(source), count)
             notes = save_checkpoint(model, target, layout=layout)
             write_class_names(target, layout, names)
             return notes

@@ -14,7 +14,7 @@ import keras
 
 from keras_vit.errors import first_line, is_out_of_memory
 from keras_vit.models import DensePredictor, VisionTransformer
-from keras_vit.weights.containers import read_json, write_json
+from keras_vit.weights.containers import is_of_folder, read_json, write_json
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.families.family import find_class_names
 from keras_vit.weights.read import from_checkpoint
@@ -214,17 +214,22 @@ def write_class_names(folder: str, layout: str, names: Sequence[str]):
         write_json(path, {**read_json(path), **entries})
 
 
-def stated_class_names(folder: str, num_classes: int) -> list[str] | None:
+def stated_class_names(
+    folder: str | os.PathLike, num_classes: int
+) -> list[str] | None:
     """Return the names of the classes in the config.json of a folder.
 
     Args:
-        folder: The folder of a checkpoint.
+        folder: The folder of a checkpoint, or the file in it.
         num_classes: Number of classes of its model.
 
     Returns:
         The names in the order of the logits; None if the file names none, or
         not as many.
     """
-    path = pathlib.Path(os.path.expanduser(folder), "config.json")
+    path = pathlib.Path(folder).expanduser()
+    if path.is_file() and is_of_folder(path):
+        path = path.parent
+    path /= "config.json"
     content = read_json(path) if path.is_file() else {}
     return find_class_names(content, num_classes)

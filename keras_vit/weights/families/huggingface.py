@@ -474,6 +474,8 @@ def _processor_json(config):
         found["image_processor_type"] = kind
         found["do_center_crop"] = True
         found["crop_size"] = dict(zip(sides, config.image_size))
+    if settings.pixel_range:
+        found["pixel_range"] = list(settings.pixel_range)
     return found
 
 

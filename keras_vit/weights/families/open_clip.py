@@ -16,6 +16,7 @@ from keras_vit.weights.families.inference import BLOCK
 
 RESBLOCK = "visual.transformer.resblocks.{i}."
 TEXT_RESBLOCK = RESBLOCK.removeprefix("visual.")
+POOLINGS = {"tok": "token", "avg": "avg"}  # Of `vision_cfg`.
 # Parts of image towers that are not read.
 REFUSED_KEYS = ("timm_model_name", "attentional_pool", "input_patchnorm")
 # Reads a value of a key as fields of ViTConfig; None if it is not read.
@@ -105,11 +106,13 @@ class OpenClip(Family):
         if not tower:
             return json, {}
         refused = [key for key in REFUSED_KEYS if tower.get(key)]
-        averages = tower.get("pool_type") == "avg"
+        pooling = tower.get("pool_type", "tok")
+        if pooling not in POOLINGS:
+            refused.append("pool_type")
         is_quick = json["model_cfg"].get("quick_gelu")
         hints = {
             "activation": "quick" if is_quick else "exact",
-            "pooling": "avg" if averages else "token",
+            "pooling": POOLINGS.get(pooling),
             "stated_classes": json["model_cfg"].get("embed_dim"),
         }
         for key, read in KEYWORDS.items():
