@@ -34,12 +34,10 @@ def convert(
     source: str,
     target: str,
     layout: str,
-    num_heads: int | None = None,
     image_size: tuple[int, int] | int | None = None,
-    source_image_size: tuple[int, int] | int | None = None,
-    architecture: str | None = None,
     layer_norm_epsilon: float | None = None,
     overwrite: bool = False,
+    **hints,
 ) -> tuple[str, ...]:
     """Convert a checkpoint to another family.
 
@@ -51,16 +49,14 @@ def convert(
         target: The file or folder to write.
         layout: "official", "big_vision", "timm", "huggingface", or "keras"
             for a `.keras` file.
-        num_heads: Number of attention heads, if the source does not state it.
         image_size: Image size of the new model, to which the position table is
             resized. Default: that of the source.
-        source_image_size: Image size of the source, if it does not state it.
-        architecture: Architecture of the source, if it does not state it; see
-            `from_checkpoint`.
         layer_norm_epsilon: Epsilon of the new model. Default: that of the
             source.
         overwrite: Whether to replace a file, or files in a folder, that are
             there.
+        **hints: What the source does not state, as for `from_checkpoint`:
+            `num_heads`, `source_image_size` and `architecture`.
 
     Returns:
         Notes on settings that the file cannot record, such as another GELU.
@@ -88,14 +84,8 @@ def convert(
         )
     source = find_model(source)
     with enough_memory(image_size):
-        model = open_model(
-            source,
-            num_heads,
-            image_size,
-            source_image_size,
-            architecture,
-            kinds=(VisionTransformer, DensePredictor),
-        )
+        kinds = (VisionTransformer, DensePredictor)
+        model = open_model(source, image_size, kinds, **hints)
         if layer_norm_epsilon is not None:
             model = model.with_layer_norm_epsilon(layer_norm_epsilon)
         if layout != "keras":

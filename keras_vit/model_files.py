@@ -99,31 +99,22 @@ def read_classes(path: str, num_classes: int) -> list[str]:
 
 def open_model(
     source: str,
-    num_heads: int | None = None,
     image_size: tuple[int, int] | int | None = None,
-    source_image_size: tuple[int, int] | int | None = None,
-    architecture: str | None = None,
     kinds: tuple[type, ...] = (VisionTransformer,),
+    **hints,
 ) -> VisionTransformer | DensePredictor:
     """Return the model of a `.keras` file or a checkpoint of any family.
 
     Args:
         source: See `keras_vit.convert.convert`.
-        num_heads: See `keras_vit.convert.convert`.
         image_size: See `keras_vit.convert.convert`.
-        source_image_size: See `keras_vit.convert.convert`.
-        architecture: See `keras_vit.convert.convert`.
         kinds: What the model of a `.keras` file may be.
+        **hints: See `keras_vit.convert.convert`.
 
     Raises:
         ValueError: If the source cannot be read or contains another model, or
             if it is a `.keras` file and its properties are passed.
     """
-    hints = {
-        "num_heads": num_heads,
-        "source_image_size": source_image_size,
-        "architecture": architecture,
-    }
     if not source.endswith(".keras"):
         return from_checkpoint(source, image_size=image_size, **hints)
     for name, value in hints.items():
