@@ -24,19 +24,12 @@ RUN_MODEL = "model.keras"
 
 
 def is_run(source: str) -> bool:
-    """Return whether a path is the folder of a run of the trainers.
-
-    Args:
-        source: Path or name.
-    """
+    """Return whether a path is the folder of a run of the trainers."""
     return os.path.isfile(os.path.join(source, RUN_RECIPE))
 
 
 def find_model(source: str) -> str:
     """Return the model file in the folder of a run; otherwise `source` itself.
-
-    Args:
-        source: Path or name.
 
     Raises:
         ValueError: If the run has no model yet.
@@ -76,10 +69,6 @@ def check_class_names(names, num_classes: int | None = None) -> list[str]:
 
 def read_classes(path: str, num_classes: int) -> list[str]:
     """Return the class names of the run that a model file belongs to.
-
-    Args:
-        path: The model file.
-        num_classes: Number of logits of the model.
 
     Returns:
         The names in the order of the logits; none if the file is of no run.
@@ -159,9 +148,6 @@ def enough_memory(
     image_size: tuple[int, int] | int | None = None,
 ) -> Iterator[None]:
     """Say in errors of full memory what it is not enough for.
-
-    Args:
-        image_size: The image size that was asked for.
 
     Raises:
         MemoryError: If the memory is full.

@@ -85,9 +85,6 @@ def is_dense_checkpoint(path_or_name: str | os.PathLike) -> bool:
     Its configuration is that of DPT or Depth Anything. What else is wrong
     with it is said when it is loaded.
 
-    Args:
-        path_or_name: See `from_checkpoint`.
-
     Raises:
         ValueError: If there is no such file.
         ConnectionError: If a download fails.

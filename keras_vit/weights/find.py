@@ -194,11 +194,6 @@ def recognise(
     The names are without the marks of compilers and trainers, and each maps to
     that in the file.
 
-    Args:
-        path: The file, for errors.
-        raw_names: The names in it.
-        layouts: The families that it may be of.
-
     Raises:
         ValueError: If the names fit no family.
     """

@@ -81,12 +81,7 @@ UNSTORED = ("dropout_rate",)
 
 
 def names_of_layers(kind: str, has_classes: bool) -> dict[str, str]:
-    """Return the names in transformers of the layers that heads can have.
-
-    Args:
-        kind: The model_type.
-        has_classes: Whether the answers are classes, and not depths.
-    """
+    """Return the names in transformers of the layers that heads can have."""
     names = dict(OUTPUTS[kind, "classes" if has_classes else "depth"])
     for index in range(len(FACTORS)):
         numbers = {"i": index, "k": len(FACTORS) - 1 - index}
@@ -121,10 +116,6 @@ def read_head(
     json: dict, shapes: dict[str, tuple]
 ) -> tuple[DenseConfig, dict[str, str]]:
     """Return the configuration of a head, and the names of its layers.
-
-    Args:
-        json: The config.json.
-        shapes: The shapes of the arrays, by name.
 
     Raises:
         ValueError: If it is of another model.
