@@ -20,11 +20,13 @@ from keras_vit.model_files import (
     find_model,
     open_model,
     read_classes,
+    stated_class_names,
     write_class_names,
 )
 from keras_vit.models import DensePredictor, VisionTransformer
 from keras_vit.tables import check_name
 from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.hub import locate
 from keras_vit.weights.write import WRITERS, save_checkpoint
 
 
@@ -32,32 +34,29 @@ def convert(
     source: str,
     target: str,
     layout: str,
-    num_heads: int | None = None,
     image_size: tuple[int, int] | int | None = None,
-    source_image_size: tuple[int, int] | int | None = None,
-    architecture: str | None = None,
     layer_norm_epsilon: float | None = None,
     overwrite: bool = False,
+    **hints,
 ) -> tuple[str, ...]:
     """Convert a checkpoint to another family.
 
     Args:
         source: See `path_or_name` of `from_checkpoint`; or a `.keras` file of
             this package, also of a DensePredictor, or the folder of a run. A
-            folder for another library gets the class names of the run.
+            folder for another library gets the class names of the run, or
+            of the config.json beside the checkpoint.
         target: The file or folder to write.
         layout: "official", "big_vision", "timm", "huggingface", or "keras"
             for a `.keras` file.
-        num_heads: Number of attention heads, if the source does not state it.
         image_size: Image size of the new model, to which the position table is
             resized. Default: that of the source.
-        source_image_size: Image size of the source, if it does not state it.
-        architecture: Architecture of the source, if it does not state it; see
-            `from_checkpoint`.
         layer_norm_epsilon: Epsilon of the new model. Default: that of the
             source.
         overwrite: Whether to replace a file, or files in a folder, that are
             there.
+        **hints: What the source does not state, as for `from_checkpoint`:
+            `num_heads`, `source_image_size` and `architecture`.
 
     Returns:
         Notes on settings that the file cannot record, such as another GELU.
@@ -85,14 +84,8 @@ def convert(
         )
     source = find_model(source)
     with enough_memory(image_size):
-        model = open_model(
-            source,
-            num_heads,
-            image_size,
-            source_image_size,
-            architecture,
-            kinds=(VisionTransformer, DensePredictor),
-        )
+        kinds = (VisionTransformer, DensePredictor)
+        model = open_model(source, image_size, kinds, **hints)
         if layer_norm_epsilon is not None:
             model = model.with_layer_norm_epsilon(layer_norm_epsilon)
         if layout != "keras":
@@ -101,7 +94,9 @@ def convert(
             has_names = LAYOUTS[layout].class_entries([]) is not None
             # A DensePredictor knows its classes itself.
             if has_names and isinstance(model, VisionTransformer):
-                names = read_classes(source, model.config.num_classes)
+                count = model.config.num_classes
+                names = read_classes(source, count)
+                names = names or stated_class_names(locate(source), count)
             notes = save_checkpoint(model, target, layout=layout)
             write_class_names(target, layout, names)
             return notes

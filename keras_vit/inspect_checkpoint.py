@@ -24,12 +24,7 @@ from keras_vit.weights.hub import locate
 
 
 def describe_checkpoint(found: Found, show_names: bool = True) -> str:
-    """Return the family, the configuration and the names of a checkpoint.
-
-    Args:
-        found: What the checkpoint contains.
-        show_names: Whether to list every weight and the arrays it comes from.
-    """
+    """Return the family, the configuration and the names of a checkpoint."""
     config = found.config
     dialect = f", {found.dialect} names" if found.dialect else ""
     images = "the file does not say how they were normalised"

@@ -14,7 +14,7 @@ import keras
 
 from keras_vit.errors import first_line, is_out_of_memory
 from keras_vit.models import DensePredictor, VisionTransformer
-from keras_vit.weights.containers import read_json, write_json
+from keras_vit.weights.containers import is_of_folder, read_json, write_json
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.families.family import find_class_names
 from keras_vit.weights.read import from_checkpoint
@@ -24,19 +24,12 @@ RUN_MODEL = "model.keras"
 
 
 def is_run(source: str) -> bool:
-    """Return whether a path is the folder of a run of the trainers.
-
-    Args:
-        source: Path or name.
-    """
+    """Return whether a path is the folder of a run of the trainers."""
     return os.path.isfile(os.path.join(source, RUN_RECIPE))
 
 
 def find_model(source: str) -> str:
     """Return the model file in the folder of a run; otherwise `source` itself.
-
-    Args:
-        source: Path or name.
 
     Raises:
         ValueError: If the run has no model yet.
@@ -77,10 +70,6 @@ def check_class_names(names, num_classes: int | None = None) -> list[str]:
 def read_classes(path: str, num_classes: int) -> list[str]:
     """Return the class names of the run that a model file belongs to.
 
-    Args:
-        path: The model file.
-        num_classes: Number of logits of the model.
-
     Returns:
         The names in the order of the logits; none if the file is of no run.
 
@@ -99,31 +88,22 @@ def read_classes(path: str, num_classes: int) -> list[str]:
 
 def open_model(
     source: str,
-    num_heads: int | None = None,
     image_size: tuple[int, int] | int | None = None,
-    source_image_size: tuple[int, int] | int | None = None,
-    architecture: str | None = None,
     kinds: tuple[type, ...] = (VisionTransformer,),
+    **hints,
 ) -> VisionTransformer | DensePredictor:
     """Return the model of a `.keras` file or a checkpoint of any family.
 
     Args:
         source: See `keras_vit.convert.convert`.
-        num_heads: See `keras_vit.convert.convert`.
         image_size: See `keras_vit.convert.convert`.
-        source_image_size: See `keras_vit.convert.convert`.
-        architecture: See `keras_vit.convert.convert`.
         kinds: What the model of a `.keras` file may be.
+        **hints: See `keras_vit.convert.convert`.
 
     Raises:
         ValueError: If the source cannot be read or contains another model, or
             if it is a `.keras` file and its properties are passed.
     """
-    hints = {
-        "num_heads": num_heads,
-        "source_image_size": source_image_size,
-        "architecture": architecture,
-    }
     if not source.endswith(".keras"):
         return from_checkpoint(source, image_size=image_size, **hints)
     for name, value in hints.items():
@@ -169,9 +149,6 @@ def enough_memory(
 ) -> Iterator[None]:
     """Say in errors of full memory what it is not enough for.
 
-    Args:
-        image_size: The image size that was asked for.
-
     Raises:
         MemoryError: If the memory is full.
     """
@@ -214,17 +191,22 @@ def write_class_names(folder: str, layout: str, names: Sequence[str]):
         write_json(path, {**read_json(path), **entries})
 
 
-def stated_class_names(folder: str, num_classes: int) -> list[str] | None:
+def stated_class_names(
+    folder: str | os.PathLike, num_classes: int
+) -> list[str] | None:
     """Return the names of the classes in the config.json of a folder.
 
     Args:
-        folder: The folder of a checkpoint.
+        folder: The folder of a checkpoint, or the file in it.
         num_classes: Number of classes of its model.
 
     Returns:
         The names in the order of the logits; None if the file names none, or
         not as many.
     """
-    path = pathlib.Path(os.path.expanduser(folder), "config.json")
+    path = pathlib.Path(folder).expanduser()
+    if path.is_file() and is_of_folder(path):
+        path = path.parent
+    path /= "config.json"
     content = read_json(path) if path.is_file() else {}
     return find_class_names(content, num_classes)

@@ -18,8 +18,7 @@ from keras_vit.models.tuning import copy_model
 from keras_vit.tokenization import read_tokenizer
 from keras_vit.weights.containers import open_file
 from keras_vit.weights.hub import locate, locate_tokenizer
-from keras_vit.weights.read import from_checkpoint, warn
-from keras_vit.weights.text import load_text
+from keras_vit.weights.read import from_checkpoint, load_text, warn
 
 HEAD = "predictions"
 TEMPLATES = ("a photo of a {}.",)

@@ -10,8 +10,8 @@ from keras_vit.weights.read import (
     from_checkpoint,
     load_checkpoint,
     read_preprocessing,
+    text_from_checkpoint,
 )
-from keras_vit.weights.text import text_from_checkpoint
 from keras_vit.weights.write import save_checkpoint
 
 __all__ = [

@@ -11,7 +11,7 @@ from keras_vit.layers.base import is_quantized
 from keras_vit.models.dense import DensePredictor, dense_predictor
 from keras_vit.models.tuning import layers_with_lora
 from keras_vit.models.vit import VisionTransformer
-from keras_vit.weights.containers import File, errors_name, open_file
+from keras_vit.weights.containers import errors_name, open_file
 from keras_vit.weights.families.huggingface_dense import (
     BACKBONE,
     DENSE_TYPES,
@@ -56,7 +56,25 @@ def dense_from_checkpoint(
         ConnectionError: If a download fails.
     """
     with open_file(locate(path_or_name)) as file:
-        model = load_dense(file, image_size, dtype, name)
+        with errors_name(file.path):
+            shapes = {raw: array.shape for raw, array in file.arrays.items()}
+            config, layers = read_head(file.json, shapes)
+            encoder_file = encoder_part(file)
+        found = find(encoder_file, Known(image_size=image_size))
+        fields = {} if image_size is None else {"image_size": image_size}
+        plan = Plan(found, change_config(found.config, fields), is_new=True)
+        encoder = VisionTransformer(plan.config, dtype=dtype)
+        report = plan.load(encoder, found.notes)
+        model = dense_predictor(encoder, config, name=name)
+        used = [*report.used]
+        if encoder_file is not file:
+            used = [f"{BACKBONE}{raw}" for raw in used]
+        used += _load_layers(file, model, layers, r"(neck|head)\..*")
+        model.load_report = dataclasses.replace(
+            report,
+            used=tuple(used),
+            ignored=tuple(raw for raw in file.arrays if raw not in set(used)),
+        )
     warn(model.load_report, stacklevel=2)
     return model
 
@@ -67,41 +85,12 @@ def is_dense_checkpoint(path_or_name: str | os.PathLike) -> bool:
     Its configuration is that of DPT or Depth Anything. What else is wrong
     with it is said when it is loaded.
 
-    Args:
-        path_or_name: See `from_checkpoint`.
-
     Raises:
         ValueError: If there is no such file.
         ConnectionError: If a download fails.
     """
     with open_file(locate(path_or_name)) as file:
         return file.json.get("model_type") in DENSE_TYPES
-
-
-def load_dense(
-    file: File, image_size=None, dtype=None, name: str = "dense_predictor"
-) -> DensePredictor:
-    """Return the model in a file, see `dense_from_checkpoint`."""
-    with errors_name(file.path):
-        shapes = {name: array.shape for name, array in file.arrays.items()}
-        config, layers = read_head(file.json, shapes)
-        encoder_file = encoder_part(file)
-    found = find(encoder_file, Known(image_size=image_size))
-    fields = {} if image_size is None else {"image_size": image_size}
-    plan = Plan(found, change_config(found.config, fields), is_new=True)
-    encoder = VisionTransformer(plan.config, dtype=dtype)
-    report = plan.load(encoder, found.notes)
-    model = dense_predictor(encoder, config, name=name)
-    used = [*report.used]
-    if encoder_file is not file:
-        used = [f"{BACKBONE}{name}" for name in used]
-    used += _load_layers(file, model, layers, r"(neck|head)\..*")
-    model.load_report = dataclasses.replace(
-        report,
-        used=tuple(used),
-        ignored=tuple(raw for raw in file.arrays if raw not in set(used)),
-    )
-    return model
 
 
 def load_dense_head(model: DensePredictor, path_or_name: str | os.PathLike):

@@ -89,49 +89,26 @@ def find(file: File, known: Known = NOTHING_KNOWN) -> Found:
             sizes[name] = as_size((size, size) if is_side else size, name)
     known = known._replace(**sizes)
     with errors_name(file.path):
-        key, wrapper, plain = recognise(file.path, file.arrays)
-        family, dialect, places, ignored = _name(
-            file, LAYOUTS[key], wrapper, plain
-        )
-        shapes = _shapes_of_places(file, family, places)
-        try:
-            config = family.read(file.json, shapes, known)
-        except ValueError as error:
-            foreign = foreign_parts(
-                name for name in shapes.shapes if not family.knows(name)
-            )
-            if not foreign:
-                raise
-            text = f"{str(error).rstrip('.')}. It is a model with "
-            raise ValueError(f"{text}{', '.join(foreign)}.") from error
-        settings = find_preprocessing(file, family, config, architecture)
-        parts = family.names(config)
-        ignored += _check_complete(file, places, config, parts, shapes, wrapper)
-
+        found, shapes = _find(file, LAYOUTS, known)
+        config = found.config
+        settings = find_preprocessing(file, found.family, config, architecture)
         constants = {}
-        for name in ignored:
+        for name in found.ignored:
             end = name.rpartition(".")[2]
             if end in CONSTANTS and end not in constants:
                 constants[end] = file.read(name)
-        config = family.settle(config, constants)
+        config = found.family.settle(config, constants)
         # RADIO normalises its images itself.
         pair = [constants.get(f"norm_{part}") for part in ("mean", "std")]
-        if key == "timm" and any(array is not None for array in pair):
+        if found.key == "timm" and any(array is not None for array in pair):
             settings = add_conditioner(settings, *pair)
     table = shapes.of(POSITION_TABLE)
     rows = math.prod(table[:-1]) - math.prod(config.grid_size) if table else 0
     if settings is not None:
         config = dataclasses.replace(config, preprocessing=settings)
-    return Found(
-        file,
-        key,
-        family,
-        dialect,
-        places,
-        config,
-        parts,
+    return found._replace(
+        config=config,
         num_prefix_rows=rows,
-        ignored=tuple(dict.fromkeys(ignored)),
         notes=(*shapes.notes, *file.notes),
         preprocessing=settings,
     )
@@ -144,28 +121,40 @@ def find_text(file: File) -> Found:
         ValueError: As `find` does, or if there is no JSON beside the file.
     """
     with errors_name(file.path):
-        key, wrapper, plain = recognise(file.path, file.arrays, TEXT_LAYOUTS)
-        family, dialect, places, ignored = _name(
-            file, TEXT_LAYOUTS[key], wrapper, plain
-        )
-        shapes = _shapes_of_places(file, family, places)
-        config = family.read(file.json, shapes)
-        parts = family.names(config)
-        ignored += _check_complete(file, places, config, parts, shapes, wrapper)
-        scalars = {
-            name.rpartition(".")[2]: file.read(raw)
-            for name, raw in plain.items()
-            if re.search(r"(^|\.)logit_(scale|bias)$", name)
-        }
-        for name, scalar in scalars.items():
+        found, _ = _find(file, TEXT_LAYOUTS)
+        scalars = {}
+        for raw in file.arrays:
+            if not re.search(r"(^|\.)logit_(scale|bias)$", raw):
+                continue
+            name, scalar = raw.rpartition(".")[2], file.read(raw)
             if scalar.size != 1:
                 raise ValueError(f"{name} has the shape {scalar.shape}")
             number = float(scalar.reshape(()))
-            if name == "logit_scale":
-                number = math.exp(number)
-            config = dataclasses.replace(config, **{name: number})
-    ignored = tuple(dict.fromkeys(ignored))
-    return Found(
+            scalars[name] = (
+                math.exp(number) if name == "logit_scale" else number
+            )
+        config = dataclasses.replace(found.config, **scalars)
+    return found._replace(config=config)
+
+
+def _find(file, layouts, known=NOTHING_KNOWN) -> tuple[Found, Shapes]:
+    """Return what names, shapes and the JSON show of a model of any kind."""
+    key, wrapper, plain = recognise(file.path, file.arrays, layouts)
+    family, dialect, places, ignored = _name(file, layouts[key], wrapper, plain)
+    shapes = _shapes_of_places(file, family, places)
+    try:
+        config = family.read(file.json, shapes, known)
+    except ValueError as error:
+        foreign = foreign_parts(
+            name for name in shapes.shapes if not family.knows(name)
+        )
+        if not foreign:
+            raise
+        text = f"{str(error).rstrip('.')}. It is a model with "
+        raise ValueError(f"{text}{', '.join(foreign)}.") from error
+    parts = family.names(config)
+    ignored += _check_complete(file, places, config, parts, shapes, wrapper)
+    found = Found(
         file,
         key,
         family,
@@ -174,10 +163,11 @@ def find_text(file: File) -> Found:
         config,
         parts,
         num_prefix_rows=0,
-        ignored=ignored,
+        ignored=tuple(dict.fromkeys(ignored)),
         notes=tuple(file.notes),
         preprocessing=None,
     )
+    return found, shapes
 
 
 def _shapes_of_places(file, family, places) -> Shapes:
@@ -203,11 +193,6 @@ def recognise(
 
     The names are without the marks of compilers and trainers, and each maps to
     that in the file.
-
-    Args:
-        path: The file, for errors.
-        raw_names: The names in it.
-        layouts: The families that it may be of.
 
     Raises:
         ValueError: If the names fit no family.

@@ -211,11 +211,7 @@ def fetch_repository(repository: Repository) -> pathlib.Path:
 
 
 def locate_tokenizer(path_or_name: str | os.PathLike) -> pathlib.Path:
-    """Return the folder with the tokenizer of a model; fetch it of the hub.
-
-    Args:
-        path_or_name: See `locate`, which has fetched the weights.
-    """
+    """Return the folder with the tokenizer of a model; fetch it of the hub."""
     path, text = locate(path_or_name), os.fspath(path_or_name)
     if text in HUB_MODELS and path.is_relative_to(cache_dir()):
         text = f"{SCHEME}{HUB_MODELS[text].repository}"

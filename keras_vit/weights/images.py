@@ -46,14 +46,20 @@ def find_preprocessing(
         folder = path if path.is_dir() else path.parent
         found = [folder / name for name in BESIDE if (folder / name).is_file()]
         beside = map(_read_beside, found)
-    of_model = map(file.json.get, ("pretrained_cfg", "preprocess_cfg"))
-    for row in (file.json.get("preprocessing"), *beside, *of_model, file.json):
-        for keys, read in READERS if isinstance(row, dict) else ():
+    names = ("preprocessing", "pretrained_cfg", "preprocess_cfg")
+    own, *of_model = map(file.json.get, names)
+    rows = (own, *beside, *of_model, file.json)
+    rows = [row for row in rows if isinstance(row, dict)]
+    for row in rows:
+        for keys, read in READERS:
             settings = None
             if row.keys() & keys:
                 settings = read(row, file.notes.append)
             if settings is None:
                 continue
+            if pairs := [r["pixel_range"] for r in rows if "pixel_range" in r]:
+                # The key of this package in the JSON files of others.
+                settings = dataclasses.replace(settings, pixel_range=pairs[0])
             if len(settings.mean) in (1, config.channels):
                 return settings
             file.notes.append(

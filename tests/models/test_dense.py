@@ -122,6 +122,8 @@ def test_another_image_size_keeps_the_other_weights():
         ({"fusion_hidden_size": 7}, r"neck\.convs\.0\.weight has the shape"),
         ({"readout_type": "ignore"}, r"readout_projects\S* is not expected"),
         ({"neck_hidden_sizes": [3, 4, 5]}, "`stage_widths` must have 4"),
+        ({"backbone_config": {"out_indices": [0, 3, 6, 9]}}, "'stem'"),
+        ({"backbone_config": {"out_features": ["stem", "stage1"]}}, "'stem'"),
     ],
 )
 def test_other_files_are_refused(tmp_path, change, words):

@@ -16,7 +16,8 @@ from keras_vit import (
     inspect_checkpoint,
     save_checkpoint,
 )
-from tests.tiny import randomize, tiny_config
+from keras_vit.model_files import stated_class_names, write_class_names
+from tests.tiny import make, randomize, tiny_config
 from tests.weights.cases import TIMM, TOKEN, assert_answers, path_of, stored_in
 
 
@@ -182,6 +183,21 @@ def test_converting_round_the_families(tmp_path, capsys):
         path = target
     model = from_checkpoint(path)
     assert_answers(model, TOKEN)
+
+
+@pytest.mark.parametrize("layout", ["huggingface", "timm"])
+@pytest.mark.parametrize("file", ["", "model.safetensors"])
+def test_the_classes_that_a_folder_names(layout, file, tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    model = make(num_classes=3, activation="exact")
+    save_checkpoint(model, source, layout=layout)
+    names = ["cat", "dog", "bird"]
+    write_class_names(source, layout, names)
+    other = {"huggingface": "timm", "timm": "huggingface"}[layout]
+    for kind in (layout, other):
+        convert.convert(str(source / file), str(target), kind, overwrite=True)
+        assert stated_class_names(target, 3) == names
+        shutil.rmtree(target)
 
 
 def test_a_class_with_a_fixed_epsilon(tmp_path, capsys):

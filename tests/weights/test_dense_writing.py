@@ -177,7 +177,11 @@ REFUSED = {
     "output_scale=0.5": ("depth_anything", {}, {"output_scale": 0.5}),
     r"image_size=\(64, 32\)": ("classes", {"image_size": (64, 32)}, {}),
     "not 'dinov2'": ("classes", {"layer_scale_init": 0.1}, {}),
-    "'dinov2_with_registers'": ("depth_anything", {"num_registers": 2}, {}),
+    "'dinov2_with_registers'": (
+        "depth_anything",
+        {"num_registers": 2, "use_prefix_positions": False},
+        {},
+    ),
 }
 
 

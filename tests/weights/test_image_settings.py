@@ -545,6 +545,7 @@ SETTINGS = (
     Preprocessing("clip", "squash", "bicubic"),
     Preprocessing("imagenet", "squash", "bilinear", 0.8),
     Preprocessing(OF_NEW, "shortest", "bicubic", 0.875),
+    Preprocessing("imagenet", pixel_range=(0, 4095)),
 )
 
 

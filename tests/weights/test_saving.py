@@ -145,6 +145,11 @@ MAP = {"pooling": "map", "use_class_token": False, "activation": "silu"}
             "pooling",
         ),
         (
+            {**LATER_KINDS["dinov2"], "use_prefix_positions": True},
+            "huggingface",
+            "use_prefix_positions=True",
+        ),
+        (
             {**CLIP, "pooling": "none", "num_classes": 0},
             "huggingface",
             "pools by the class token",

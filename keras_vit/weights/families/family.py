@@ -272,10 +272,6 @@ class Family:
     def prepare(self, shapes: dict[str, tuple], json: dict) -> dict[str, tuple]:
         """Rename arrays where patterns are not enough.
 
-        Args:
-            shapes: Shapes in the file, by name.
-            json: The description of the file.
-
         Returns:
             For each new name, the old one and the index in that array, None
             for the whole array.

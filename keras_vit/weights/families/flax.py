@@ -18,21 +18,17 @@ TRAINING_STATE = (
 )
 # Before Linen, Flax numbered all submodules of a block consecutively; since
 # Linen, it numbers those of each class separately.
-TO_RELEASED = (
-    (r"(encoderblock_\d+)/LayerNorm_1/", r"\1/LayerNorm_2/"),
-    (r"(encoderblock_\d+)/MlpBlock_0/", r"\1/MlpBlock_3/"),
-    (
-        r"(encoderblock_\d+)/MultiHeadDotProductAttention_0/",
-        r"\1/MultiHeadDotProductAttention_1/",
-    ),
-)
-TO_LINEN = (
-    (r"(encoderblock_\d+)/LayerNorm_2/", r"\1/LayerNorm_1/"),
-    (r"(encoderblock_\d+)/MlpBlock_3/", r"\1/MlpBlock_0/"),
-    (
-        r"(encoderblock_\d+)/MultiHeadDotProductAttention_1/",
-        r"\1/MultiHeadDotProductAttention_0/",
-    ),
+NUMBERS = {
+    "LayerNorm": (2, 1),
+    "MlpBlock": (3, 0),
+    "MultiHeadDotProductAttention": (1, 0),
+}
+TO_LINEN, TO_RELEASED = (
+    tuple(
+        (rf"(encoderblock_\d+)/{name}_{row[i]}/", rf"\1/{name}_{row[1 - i]}/")
+        for name, row in NUMBERS.items()
+    )
+    for i in (0, 1)
 )
 
 

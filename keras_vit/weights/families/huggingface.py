@@ -44,7 +44,6 @@ TOWER = "vision_model."
 TOWER_LAYER = TOWER + "encoder.layers.{i}."
 HEAD = TOWER + "head."
 TEXT = "text_model."
-TEXT_LAYER = TEXT + "encoder.layers.{i}."
 PATCH_EMBEDDING = "embeddings.patch_embedding"
 # The names of activations, by `activation`.
 HIDDEN_ACTS = {
@@ -292,6 +291,21 @@ class HuggingFace(Family):
         )
 
 
+def _block_of_clip(layer):
+    """Return the names of a block behind the name of its layer."""
+    projections = ("q_proj", "k_proj", "v_proj")
+    return {
+        BLOCK + "attention_norm": layer + "layer_norm1",
+        BLOCK + "attention/qkv": split_projections(
+            layer + "self_attn.", projections
+        ),
+        BLOCK + "attention/out": layer + "self_attn.out_proj",
+        BLOCK + "mlp_norm": layer + "layer_norm2",
+        BLOCK + "mlp/hidden": layer + "mlp.fc1",
+        BLOCK + "mlp/out": layer + "mlp.fc2",
+    }
+
+
 class HuggingFaceClip(HuggingFace):
     """The names of the image towers of CLIP, MLCD, SigLIP and AIMv2."""
 
@@ -309,14 +323,7 @@ class HuggingFaceClip(HuggingFace):
         "position_embedding": TOWER + "embeddings.position_embedding",
         "embedding_norm": TOWER + "pre_layrnorm",
         "rotary_positions": TOWER + "class_pos_emb",
-        BLOCK + "attention_norm": TOWER_LAYER + "layer_norm1",
-        BLOCK + "attention/qkv": split_projections(
-            TOWER_LAYER + "self_attn.", ("q_proj", "k_proj", "v_proj")
-        ),
-        BLOCK + "attention/out": TOWER_LAYER + "self_attn.out_proj",
-        BLOCK + "mlp_norm": TOWER_LAYER + "layer_norm2",
-        BLOCK + "mlp/hidden": TOWER_LAYER + "mlp.fc1",
-        BLOCK + "mlp/out": TOWER_LAYER + "mlp.fc2",
+        **_block_of_clip(TOWER_LAYER),
         "encoder_norm": TOWER + "post_layernorm",
         "pooling": HEAD + "probe",
         "pooling/query": HEAD + "attention.query",
@@ -474,6 +481,8 @@ def _processor_json(config):
         found["image_processor_type"] = kind
         found["do_center_crop"] = True
         found["crop_size"] = dict(zip(sides, config.image_size))
+    if settings.pixel_range:
+        found["pixel_range"] = list(settings.pixel_range)
     return found
 
 
@@ -524,14 +533,7 @@ class HuggingFaceText(TextFamily):
     layers = {
         "token_embedding": TEXT + "embeddings.token_embedding",
         "positions": TEXT + "embeddings.position_embedding",
-        BLOCK + "attention_norm": TEXT_LAYER + "layer_norm1",
-        BLOCK + "attention/qkv": split_projections(
-            TEXT_LAYER + "self_attn.", ("q_proj", "k_proj", "v_proj")
-        ),
-        BLOCK + "attention/out": TEXT_LAYER + "self_attn.out_proj",
-        BLOCK + "mlp_norm": TEXT_LAYER + "layer_norm2",
-        BLOCK + "mlp/hidden": TEXT_LAYER + "mlp.fc1",
-        BLOCK + "mlp/out": TEXT_LAYER + "mlp.fc2",
+        **_block_of_clip(TEXT + "encoder.layers.{i}."),
         "final_norm": TEXT + "final_layer_norm",
         "projection": "text_projection",
     }

@@ -81,12 +81,7 @@ UNSTORED = ("dropout_rate",)
 
 
 def names_of_layers(kind: str, has_classes: bool) -> dict[str, str]:
-    """Return the names in transformers of the layers that heads can have.
-
-    Args:
-        kind: The model_type.
-        has_classes: Whether the answers are classes, and not depths.
-    """
+    """Return the names in transformers of the layers that heads can have."""
     names = dict(OUTPUTS[kind, "classes" if has_classes else "depth"])
     for index in range(len(FACTORS)):
         numbers = {"i": index, "k": len(FACTORS) - 1 - index}
@@ -122,10 +117,6 @@ def read_head(
 ) -> tuple[DenseConfig, dict[str, str]]:
     """Return the configuration of a head, and the names of its layers.
 
-    Args:
-        json: The config.json.
-        shapes: The shapes of the arrays, by name.
-
     Raises:
         ValueError: If it is of another model.
     """
@@ -136,7 +127,13 @@ def read_head(
             f"DPT or Depth Anything beside it. Received: model_type={kind!r}"
         )
     backbone = json.get("backbone_config") or {}
-    indices = backbone.get("out_indices") or _stages_of(backbone)
+    indices = backbone.get("out_indices")
+    indices = _stages_of(backbone) if indices is None else indices
+    if 0 in indices:
+        raise ValueError(
+            "its head reads the patches before the first block, the stage "
+            f"'stem' of `backbone_config`: out_indices={indices}"
+        )
     if indices:  # Counted from the patches, which are 0.
         blocks = [index - 1 if index > 0 else index for index in indices]
     else:  # In the order of the blocks, whatever theirs is.
@@ -204,11 +201,9 @@ def read_head(
 
 def _stages_of(backbone):
     """Return the indices of stages that are named, such as `stage12`."""
-    found = [
-        re.fullmatch(r"stage(\d+)", x)
-        for x in backbone.get("out_features") or ()
-    ]
-    return [int(match[1]) for match in found if match]
+    names = [str(name) for name in backbone.get("out_features") or ()]
+    found = [re.fullmatch(r"stem|stage(\d+)", name) for name in names]
+    return [int(match[1] or 0) for match in found if match]
 
 
 def write_head(

@@ -309,6 +309,10 @@ class Dinov2WithRegisters(Dinov2):
     )
     prefix = "dinov2_with_registers."
 
+    def expect(self, json):
+        # Positions are added before the registers.
+        return {"use_prefix_positions": not json["num_register_tokens"]}
+
     def fits(self, config):
         return super().fits(config) and config.num_registers > 0
 

@@ -15,7 +15,7 @@ from keras_vit.weights.families.family import (
 from keras_vit.weights.families.inference import BLOCK
 
 RESBLOCK = "visual.transformer.resblocks.{i}."
-TEXT_RESBLOCK = RESBLOCK.removeprefix("visual.")
+POOLINGS = {"tok": "token", "avg": "avg"}  # Of `vision_cfg`.
 # Parts of image towers that are not read.
 REFUSED_KEYS = ("timm_model_name", "attentional_pool", "input_patchnorm")
 # Reads a value of a key as fields of ViTConfig; None if it is not read.
@@ -34,6 +34,17 @@ def image_tower_of(json: dict) -> dict:
     model = json.get("model_cfg")
     tower = model.get("vision_cfg") if isinstance(model, dict) else None
     return tower if isinstance(tower, dict) else {}
+
+
+def _read_keywords(tower):
+    """Return fields that KEYWORDS state, and the keys that are not read."""
+    fields, refused = {}, []
+    for key, read in KEYWORDS.items():
+        if row := tower.get(key):
+            found = read(row) if isinstance(row, dict) else None
+            refused += [key] if found is None else []
+            fields |= found or {}
+    return fields, refused
 
 
 def _has_norm_after_pooling(json):
@@ -104,19 +115,18 @@ class OpenClip(Family):
         tower = image_tower_of(json)
         if not tower:
             return json, {}
-        refused = [key for key in REFUSED_KEYS if tower.get(key)]
-        averages = tower.get("pool_type") == "avg"
+        fields, refused = _read_keywords(tower)
+        refused += [key for key in REFUSED_KEYS if tower.get(key)]
+        pooling = tower.get("pool_type", "tok")
+        if pooling not in POOLINGS:
+            refused.append("pool_type")
         is_quick = json["model_cfg"].get("quick_gelu")
         hints = {
             "activation": "quick" if is_quick else "exact",
-            "pooling": "avg" if averages else "token",
+            "pooling": POOLINGS.get(pooling),
             "stated_classes": json["model_cfg"].get("embed_dim"),
+            **fields,
         }
-        for key, read in KEYWORDS.items():
-            if row := tower.get(key):
-                fields = read(row) if isinstance(row, dict) else None
-                refused += [key] if fields is None else []
-                hints |= fields or {}
         if refused:
             parts = ", ".join(f"{key}={tower[key]!r}" for key in refused)
             raise ValueError(f"its configuration has {parts}")
@@ -168,14 +178,11 @@ class OpenClipText(TextFamily):
     layers = {
         "token_embedding": "token_embedding",
         "positions": "positional_embedding",
-        BLOCK + "attention_norm": TEXT_RESBLOCK + "ln_1",
-        BLOCK + "attention/qkv": TEXT_RESBLOCK + "attn.in_proj",
-        BLOCK + "attention/out": TEXT_RESBLOCK + "attn.out_proj",
-        BLOCK + "attention_scale": TEXT_RESBLOCK + "ls_1",
-        BLOCK + "mlp_scale": TEXT_RESBLOCK + "ls_2",
-        BLOCK + "mlp_norm": TEXT_RESBLOCK + "ln_2",
-        BLOCK + "mlp/hidden": TEXT_RESBLOCK + "mlp.c_fc",
-        BLOCK + "mlp/out": TEXT_RESBLOCK + "mlp.c_proj",
+        **{
+            path: name.removeprefix("visual.")
+            for path, name in OpenClip.layers.items()
+            if path.startswith(BLOCK)
+        },
         "final_norm": "ln_final",
         "projection": "text_projection",
     }
@@ -202,19 +209,14 @@ class OpenClipText(TextFamily):
                 "a text tower needs the open_clip_config.json beside it, with "
                 "`text_cfg`"
             )
-        refused = [
+        changes, refused = _read_keywords(tower)
+        refused += [
             key
             for key, value in tower.items()
             if key not in TEXT_KEYS and value not in NO_EFFECT
         ]
         if tower.get("tokenizer_mode"):
             refused.append("tokenizer_mode")
-        changes = {}
-        for key, read in KEYWORDS.items():
-            if row := tower.get(key):
-                fields = read(row) if isinstance(row, dict) else None
-                refused += [key] if fields is None else []
-                changes |= fields or {}
         pooling = tower.get("pool_type", "argmax")
         if pooling not in TEXT_POOLINGS:
             refused.append("pool_type")

@@ -606,6 +606,8 @@ class Timm(Family):
                 "classifier": "head",
             },
         }
+        if settings.pixel_range:
+            json["pixel_range"] = list(settings.pixel_range)
         return written._replace(files={"config.json": json})
 
 

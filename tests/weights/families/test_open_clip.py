@@ -126,6 +126,7 @@ def test_a_refusal_lists_every_reason(model, tmp_path):
         "norm_kwargs": {"elementwise_affine": False},
         "act_kwargs": {"approximate": "none"},
         "act_layer": "mish",
+        "pool_type": "none",
     }
     arrays = open_clip_arrays(model, tmp_path)
     arrays["visual.rope.freqs"] = np.ones(2, "float32")
@@ -137,6 +138,7 @@ def test_a_refusal_lists_every_reason(model, tmp_path):
         "norm_kwargs={'elementwise_affine': False}",
         "act_kwargs={'approximate': 'none'}",
         "act_layer='mish'",
+        "pool_type='none'",
         "rotary positions (visual.rope.freqs)",
     ):
         assert reason in str(error.value)
