@@ -23,6 +23,7 @@ from trainers.data.datasets import (
     open_dataset,
 )
 from trainers.data.decoding import DataError, describe_error
+from trainers.data.file_lists import is_file_list
 from trainers.data.labels import AUTO, DEPTH, SEGMENT, LabelOptions
 from trainers.data.pixels import PixelOptions
 from trainers.engine.checkpoints import CheckpointError
@@ -121,6 +122,11 @@ def open_source(
     names = source.load_class_names()
     if names is None:
         names = source.stated_class_names()
+    if names is None and dataset.startswith("csv:"):
+        # Without names, `predict` numbers the outputs; as text, 10 is before 2.
+        numbers = [str(index) for index in range(len(data.class_names))]
+        if sorted(numbers) == sorted(data.class_names):
+            names = numbers
     return source, data.with_forms_of(names)
 
 
@@ -142,12 +148,12 @@ def map_options_of(source: NamedModel) -> LabelOptions:
 
 def pixels_of(source: RunFolder | NamedModel) -> PixelOptions:
     """Return how the files for a model are read, as in its training."""
-    if recipe := source.load_recipe():
+    recipe = source.load_recipe()
+    if recipe and (recipe.channels or is_file_list(recipe.dataset)):
         return recipe.pixel_options
     channels = source.load_model().input_shape[-1]
-    usual = (None, 1, 3)  # Grey levels are those of colours.
     return PixelOptions(
-        None if channels in usual else channels, source.pixel_range
+        None if channels in (None, 3) else channels, source.pixel_range
     )
 
 

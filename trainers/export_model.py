@@ -278,7 +278,7 @@ def find_class_names(
     """Return the class names, or None if they do not fit the outputs."""
     names = source.load_class_names()
     if names is None:  # It is of no run.
-        names = dataset.model_class_names
+        names = source.stated_class_names() or dataset.model_class_names
     return names if len(names) == model.output_shape[-1] else None
 
 

@@ -29,7 +29,7 @@ from keras_vit.model_files import RUN_MODEL, is_run
 from keras_vit.models import DensePredictor, VisionTransformer
 from trainers.augment.augmentation import line_of
 from trainers.commands import open_source, run_main, stop_at_once, user_errors
-from trainers.data.batches import eval_batches
+from trainers.data.batches import read_batches
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import BadExamples
 from trainers.data.readers.image_files import ImageFiles
@@ -155,28 +155,20 @@ def first_test_images(
     """
     if not dataset.maps:
         check_images_fit(subject.model, dataset)
-    batches = eval_batches(
-        dataset,
-        image_size=subject.model.input_shape[1:3],
-        batch_size=count,
-        preprocess=preprocess,
-        bad_examples=bad_examples,
-        with_names=True,
-    )
-    with bad_examples.named_errors():
-        images, labels, weights, files = next(iter(batches))
-    # The last batch is padded with images of weight 0.
-    real = np.flatnonzero(weights.numpy() > 0)
+    size = subject.model.input_shape[1:3]
+    batches = read_batches(dataset, size, count, preprocess, bad_examples)
+    images, labels, counts, files = next(batches)
+    real = np.flatnonzero(counts)  # The last batch is padded.
     if not real.size:
         raise ValueError(
             f"None of the first {count} test images of {dataset.name!r} can be "
             "read."
         )
-    labels, names = labels.numpy(), []
+    names = []
     for i in real:
         name = f"test image {i + 1}"
         if isinstance(dataset.reader, ImageFiles):
-            name = os.path.basename(printable(files[i].numpy()))
+            name = os.path.basename(printable(files[i]))
         if dataset.maps:
             names.append(name)
             continue
@@ -185,7 +177,7 @@ def first_test_images(
             dataset.class_names[j] for j in np.flatnonzero(labels[i] == 1)
         ]
         names.append(f"{name}: {', '.join(classes) or 'no label'}")
-    return NamedImages(images.numpy()[real], names)
+    return NamedImages(images[real], names)
 
 
 def main(arguments):

@@ -138,7 +138,8 @@ def train(
     load_plugins(plugins)
     Recipe.check_names(fields)
     if isinstance(recipe, Recipe):
-        chosen = ChosenRecipe("recipe", fields, recipe)
+        given = recipe_flags.settle_given(fields)
+        chosen = ChosenRecipe("recipe", given, recipe)
     else:
         chosen = recipe_flags.choose_recipe(recipe, fields)
     trainer = prepare_and_check(

@@ -46,6 +46,7 @@ class AttentionPictures(keras.callbacks.Callback):
         activation: Function that turns logits into probabilities: a key of
             CLASSIFIER_ACTIVATIONS.
         normalization: How `images` are normalised, see `preprocess_input`.
+            Default: as the configuration of the model says.
         averages: Returns values to use in place of the trainable weights, such
             as their moving averages; or None for the weights.
         first_step: Number of updates before this training. Default: the
@@ -67,7 +68,7 @@ class AttentionPictures(keras.callbacks.Callback):
         every_epochs: int = 1,
         class_names: Sequence[str] | None = None,
         activation: str = "softmax",
-        normalization: Mode = "vit",
+        normalization: Mode | None = None,
         averages: Callable[[], Sequence | None] = lambda: None,
         first_step: int | None = None,
     ):

@@ -118,7 +118,11 @@ def run_graph(model: keras.Model, images, training):
                 tensors.pop(id(x), None)
         if node.operation._call_has_training_arg:
             arguments = {**arguments, "training": training}
-        outputs = call(node.operation, *inputs, **arguments)
+        # One of another type must change how Keras casts the weights.
+        is_alike = node.operation.compute_dtype == model.compute_dtype
+        run = functools.partial(call, node.operation)
+        run = run if is_alike else node.operation
+        outputs = run(*inputs, **arguments)
         found = keras.tree.flatten(outputs)
         tensors |= {id(x): y for x, y in zip(node.outputs, found)}
     return tensors[id(end)]

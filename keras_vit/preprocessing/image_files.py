@@ -128,7 +128,9 @@ def _read_parts(path, channels, pixel_range):
                 )
             image.load()
             image = with_eight_bits(turn_upright(image), pixel_range)
-            return [image.convert(mode)]
+            image = image.convert(mode)
+            # Pillow would weigh the others by the last band when it resizes.
+            return image.split() if mode in ("LA", "RGBA") else [image]
 
 
 def _split_array(array, channels, pixel_range):

@@ -62,7 +62,9 @@ class LoadedModel:
         self.image_side = max(
             (m or 0 for x in shapes for m in x[1:3]), default=0
         )
-        self.channels = 1 if shapes and shapes[0][-1] == 1 else 3
+        channels = shapes[0][-1] if shapes else 3
+        # Of image files; those of other channels are none.
+        self.channels = channels if channels in (1, 4) else 3
 
 
 def load_version(folder: pathlib.Path) -> LoadedModel:

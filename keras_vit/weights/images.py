@@ -47,8 +47,13 @@ def find_preprocessing(
         found = [folder / name for name in BESIDE if (folder / name).is_file()]
         beside = map(_read_beside, found)
     names = ("preprocessing", "pretrained_cfg", "preprocess_cfg")
-    own, *of_model = map(file.json.get, names)
-    rows = (own, *beside, *of_model, file.json)
+    own, of_timm, of_open_clip = map(file.json.get, names)
+    if "model_cfg" in file.json and isinstance(of_open_clip, dict | None):
+        stated = {
+            k: x for k, x in (of_open_clip or {}).items() if x is not None
+        }
+        of_open_clip = {**OPEN_CLIP_DEFAULTS, **stated}
+    rows = (own, *beside, of_timm, of_open_clip, file.json)
     rows = [row for row in rows if isinstance(row, dict)]
     for row in rows:
         for keys, read in READERS:
@@ -183,7 +188,7 @@ def _read_mean_and_std(row, note):
         _numbers(row.get("mean")),
         _numbers(row.get("std")),
         "squash" if "squash" in modes else "shortest",
-        row.get("interpolation"),
+        row.get("interpolation") or "bicubic",  # As in both.
         row.get("crop_pct"),
     )
 
@@ -228,20 +233,25 @@ def _read_huggingface(row, note):
 
 
 def _read_keras_hub(row, note):
-    """Read an image converter of keras-hub: x * scale + offset."""
+    """Read an image converter of keras-hub.
+
+    It computes (x * scale + offset - norm_mean) / norm_std.
+    """
     converter = row.get("image_converter", row)
     if isinstance(converter, dict):
         converter = converter.get("config", converter)
     if not isinstance(converter, dict):
         return None
-    rows = [converter.get(key) for key in ("scale", "offset")]
-    rows = [part if isinstance(part, list) else [part] for part in rows]
-    scale, offset = map(_numbers, rows)
-    if not scale or not offset or min(scale) <= 0:
+    numbers = []
+    for key, default in KERAS_HUB_NUMBERS.items():
+        value = converter.get(key)
+        numbers.append(_numbers(default if value is None else value))
+    if None in numbers or min(*numbers[0], *numbers[3]) <= 0:
         return None
-    if 1 != len(scale) != len(offset) != 1:
+    if len({len(part) for part in numbers} - {1}) > 1:
         return None
-    scale, offset = np.broadcast_arrays(np.array(scale), np.array(offset))
+    scale, offset, mean, std = np.broadcast_arrays(*map(np.array, numbers))
+    scale, offset = scale / std, (offset - mean) / std
     deviation = 1 / (255 * scale)
     keeps_aspect = converter.get("crop_to_aspect_ratio", True)
     return _make(
@@ -295,7 +305,8 @@ def _sides(value):
 
 
 def _numbers(value):
-    """Return a list of numbers as a tuple, None for anything else."""
+    """Return a number or a list of them as a tuple, None for anything else."""
+    value = [value] if type(value) in (int, float) else value
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_CHANNELS:
         return None
     # The comparison also excludes NaN and infinity.
@@ -335,6 +346,15 @@ READERS = (
     ({"mean"}, _read_mean_and_std),
     ({"scale", "image_converter"}, _read_keras_hub),
 )
+# What an image converter of keras-hub computes with, and what None stands for.
+KERAS_HUB_NUMBERS = {"scale": 1, "offset": 0, "norm_mean": 0, "norm_std": 1}
+# What OpenCLIP does with images unless its file says otherwise.
+OPEN_CLIP_DEFAULTS = {
+    "mean": [*NORMALIZATIONS["clip"][0]],
+    "std": [*NORMALIZATIONS["clip"][1]],
+    "interpolation": "bicubic",
+    "resize_mode": "shortest",
+}
 HEIGHT_AND_WIDTH = ("height", "width")
 # Keys of JSON files that name the architecture.
 NAME_KEYS = ("architecture", "tag", "_name_or_path", "model_type")

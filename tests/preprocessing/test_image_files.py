@@ -3,6 +3,7 @@ import os
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from keras_vit import Preprocessing, VisionTransformer, read_image
 from tests import commands
@@ -93,3 +94,13 @@ def test_it_may_be_the_first_that_a_program_imports():
     code = "from keras_vit.preprocessing import read_image"
     result = commands.run(["-c", code], dict(os.environ))
     assert not result.returncode, result.stderr
+
+
+def test_the_last_of_four_bands_does_not_weigh_the_others(tmp_path):
+    """It need not be a transparency, such as near infrared."""
+    pixels = np.full((8, 8, 4), 200, "uint8")
+    pixels[:, :4, 3], pixels[:, 4:, 3] = 0, 255
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    found = read_image(tmp_path / "a.png", 4, image_size=5)
+    assert (found[..., :3] == 200).all()
+    assert found[0, 0, 3] == 0 and found[0, -1, 3] == 255

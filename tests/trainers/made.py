@@ -20,7 +20,11 @@ class MadeDataset:
     channels: int = 1
     all_class_names: tuple = ()
     has_several_labels: bool = False
+    needs_labels = True
     maps = None
+
+    def has_several_classes(self, split):
+        return bool(((self.splits[split][1] > 0).sum(1) > 1).any())
 
     @property
     def model_class_names(self):

@@ -5,14 +5,18 @@ import os
 import signal
 import types
 
+import keras
 import pytest
 
+from tests.trainers.made import write_photos
 from trainers import evaluate, predict, probe
+from trainers.commands import open_source
 from trainers.evaluate import list_files, read_other
 from trainers.evaluation.image_predictions import (
     ImagePrediction,
     write_image_predictions,
 )
+from trainers.evaluation.predictions import predict_dataset
 
 
 @pytest.fixture
@@ -124,3 +128,26 @@ def test_a_signal_ends_a_command_in_a_word(command, step, monkeypatch, capsys):
         command.main(["command", "a.png"])
     assert stop.value.code == 75
     assert capsys.readouterr().err == "Stopped.\n"
+
+
+def test_numbered_classes_of_a_table_are_in_their_order(tmp_path):
+    """Without names, `predict` numbers the outputs; 10 is not before 2."""
+    write_photos(tmp_path, [str(n) for n in range(12)])
+    lines = [f"{n}/{n}.png,{n},test" for n in range(12)]
+    table = tmp_path / "t.csv"
+    table.write_text("\n".join(["path,label,split", *lines]))
+    model = keras.Sequential([keras.Input((9, 9, 3)), keras.layers.Flatten()])
+    model.add(keras.layers.Dense(12))
+    model.save(tmp_path / "model.keras")
+    _, data = open_source(
+        model=str(tmp_path / "model.keras"), dataset=f"csv:{table}"
+    )
+    assert data.class_names == [str(n) for n in range(12)]
+    assert data.labels("test").tolist() == [*range(12)]
+
+
+def test_files_are_grey_for_a_model_of_grey_images(run, tmp_path):
+    write_photos(tmp_path, [f"test/{digit}" for digit in range(10)])
+    source, data = open_source(str(run), dataset=f"folder:{tmp_path}")
+    assert data.channels == 1
+    assert len(list(predict_dataset(source.load_model(), data))) == 1

@@ -5,6 +5,7 @@ import json
 import pathlib
 import shutil
 import sys
+import types
 
 import keras
 import numpy as np
@@ -19,7 +20,7 @@ from trainers.data.datasets import open_dataset
 from trainers.evaluation.evaluation import evaluate
 from trainers.evaluation.file_predictions import predict_each
 from trainers.evaluation.predictions import take_images
-from trainers.export_model import export_source
+from trainers.export_model import export_source, find_class_names
 from trainers.training.run_folder import NamedModel, RunFolder
 
 QUIET = {"threads": (), "verbose": False}
@@ -392,3 +393,14 @@ def test_unreadable_images_are_left_out_or_named(
     export_source(run, photos, tmp_path, **choices | {"max_bad_examples": 2})
     [(images, choices)] = calls
     assert len(images) == len(choices["calibration_images"]) == 5
+
+
+def test_the_names_that_a_checkpoint_states_go_before_those_of_the_data(
+    dataset,
+):
+    stated = [str(9 - n) for n in range(10)]
+    source = types.SimpleNamespace(
+        load_class_names=lambda: None, stated_class_names=lambda: stated
+    )
+    model = types.SimpleNamespace(output_shape=(None, 10))
+    assert find_class_names(source, dataset, model) == stated

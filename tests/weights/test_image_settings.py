@@ -96,12 +96,12 @@ def test_what_a_configuration_says(tmp_path, config, mode):
         ),
         (
             {"crop_pct": 0.95, "crop_mode": "squash"},
-            Preprocessing("imagenet", "squash", "bilinear", 0.95),
+            Preprocessing("imagenet", "squash", "bicubic", 0.95),
         ),
         # OpenCLIP has no share: the short side is that of the model.
         (
             {"resize_mode": "squash"},
-            Preprocessing("imagenet", "squash", "bilinear"),
+            Preprocessing("imagenet", "squash", "bicubic"),
         ),
         # What it cannot be has its default.
         (
@@ -225,8 +225,14 @@ def test_senseless_entries_have_their_defaults(tmp_path, value):
     ("row", "words"),
     [
         ({"interpolation": "lanczos"}, "lanczos.*bilinear"),
-        ({"crop_mode": "border"}, "padded to a square"),
-        ({"resize_mode": "longest"}, "padded to a square"),
+        (
+            {"crop_mode": "border", "interpolation": "bilinear"},
+            "padded to a square",
+        ),
+        (
+            {"resize_mode": "longest", "interpolation": "bilinear"},
+            "padded to a square",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_a_warning(tmp_path, row, words):
@@ -278,6 +284,55 @@ def test_an_image_converter_of_keras_hub(tmp_path, is_nested):
     (tmp_path / name).write_text(json.dumps(row))
     expected = Preprocessing("imagenet", "squash", "bicubic")
     assert found(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("converter", "mode"),
+    [
+        ({"scale": 1 / 255}, "zero_one"),
+        ({"scale": 1 / 255, "offset": None, "norm_mean": None}, "zero_one"),
+        ({"scale": 1 / 127.5, "offset": -1}, "vit"),
+        (
+            {
+                "scale": 1 / 255,
+                "norm_mean": IMAGENET["mean"],
+                "norm_std": IMAGENET["std"],
+            },
+            "imagenet",
+        ),
+    ],
+)
+def test_what_a_converter_of_keras_hub_leaves_out(tmp_path, converter, mode):
+    """An offset of None is none, as its own `ImageConverter` computes."""
+    text = json.dumps({"config": converter})
+    (tmp_path / "image_converter.json").write_text(text)
+    assert mode_of(tmp_path) == mode
+
+
+@pytest.mark.parametrize(
+    ("row", "settings"),
+    [
+        ({}, Preprocessing("clip", "shortest", "bicubic")),
+        (
+            {"mean": 0.5, "std": 0.5, "resize_mode": "squash"},
+            Preprocessing("vit", "squash", "bicubic"),
+        ),
+        (
+            {"mean": None, "interpolation": "bilinear"},
+            Preprocessing("clip", "shortest", "bilinear"),
+        ),
+    ],
+)
+def test_what_open_clip_does_unless_its_file_says_otherwise(
+    tmp_path, row, settings
+):
+    config = {"model_cfg": {}, "preprocess_cfg": row}
+    assert found(tmp_path, config) == settings
+
+
+def test_one_number_of_a_processor_is_for_all_channels(tmp_path):
+    row = {"image_mean": 0.5, "image_std": 0.5}
+    assert mode_of(tmp_path, None, row) == "vit"
 
 
 def test_the_name_of_a_file_shows_it(tmp_path):

@@ -286,7 +286,8 @@ def line_of(settings: Preprocessing, image_size: tuple[int, int]) -> str:
         'resize_to_cover(256, bicubic)|central_crop|normalize(clip)'
     """
     mode = settings.normalization
-    if mode in ("vit", RAW) and settings == Preprocessing(mode):
+    plain = Preprocessing(mode, pixel_range=settings.pixel_range)
+    if mode in ("vit", RAW) and settings == plain:
         return add_normalization("", settings)
     operations = []
     for step in settings.steps(image_size):

@@ -8,7 +8,7 @@ worker fills an equal number of consecutive slots, one batch per replica.
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -319,6 +319,44 @@ def eval_batches(
     )
 
 
+def read_batches(
+    dataset: ImageDataset,
+    image_size: tuple[int, int],
+    batch_size: int,
+    preprocess: str = "",
+    bad_examples: BadExamples | None = None,
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield the batches of the evaluation split as arrays.
+
+    Shapes:
+        yields images (B, H, W, C), labels (B, classes), whether each image
+        counts (B,) and its name (B,), bytes, with B = batch_size.
+
+    Args:
+        dataset: The data set; its evaluation split is read.
+        image_size: (height, width) of the images, in pixels.
+        batch_size: Number of images per batch.
+        preprocess: See `eval_batches`.
+        bad_examples: Records the images that cannot be read, which are not
+            counted; None stops at the first one.
+
+    Raises:
+        ValueError: If the data set cannot be read.
+    """
+    bad_examples = bad_examples or BadExamples()
+    batches = eval_batches(
+        dataset,
+        image_size=image_size,
+        batch_size=batch_size,
+        preprocess=preprocess,
+        bad_examples=bad_examples,
+        with_names=True,
+    ).as_numpy_iterator()
+    with bad_examples.named_errors():
+        for images, labels, weights, names in batches:
+            yield images, labels, weights > 0, names
+
+
 def read_images(
     dataset: ImageDataset,
     first: int,
@@ -519,6 +557,8 @@ def make_prepare(
             label = tf.one_hot(tf.reshape(label, (-1,)), num_classes)
             label = tf.minimum(tf.reduce_sum(label, 0), 1.0)
             weight = is_good * tf.reduce_max(label)
+        if not dataset.needs_labels:
+            weight = is_good
         return image, tf.where(is_good > 0, label, 0.0), weight
 
     return prepare

@@ -98,12 +98,14 @@ class ImageDataset:
         reader: Reads its examples.
         train_split: Split to train on; None if there is none.
         eval_split: Split to evaluate on; None if there is none.
+        needs_labels: Whether images without a label do not count.
     """
 
     name: str
     reader: ExampleReader
     train_split: str | None
     eval_split: str | None
+    needs_labels: bool = True
 
     @property
     def class_names(self) -> list[str]:
@@ -285,12 +287,18 @@ def open_comparable(
             reader = _open_reader(name, None, labels)
         except (ValueError, OSError):
             return None
-    return ImageDataset(
+    found = ImageDataset(
         name,
         reader,
         find_train_split(reader, train_split),
         find_eval_split(reader, eval_split),
     )
+    try:
+        for split in filter(None, (train_split, eval_split)):
+            found.ranges(split)
+    except ValueError:  # There was such a split.
+        return None
+    return found
 
 
 def open_dataset(

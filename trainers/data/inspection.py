@@ -379,7 +379,7 @@ def read_files(
         classes = np.atleast_1d(label.numpy())
         if dataset.has_several_labels:
             classes = np.flatnonzero(classes == 1)
-        labels = tuple(names[int(index)] for index in classes)
+        labels = tuple(names[int(n)] for n in classes if n >= 0)
         if not dataset.has_several_labels:
             labels = ", ".join(labels)
         yield printable(name.numpy()), labels, encoded

@@ -182,6 +182,14 @@ class EmbeddingWriter:
             for draft in self.folder.glob(f"{DRAFT}*"):
                 draft.unlink(missing_ok=True)
 
+    def remove_others(self):
+        """Remove shards of a command that was killed and had other spans."""
+        if not isinstance(self.folder, RemotePath):
+            kept = {shard.file for shard in self.shards}
+            for path in self.folder.glob("part-*.parquet"):
+                if path.name not in kept:
+                    path.unlink(missing_ok=True)
+
     def _check_same(self, there):
         new = {
             name: value
@@ -220,6 +228,8 @@ def read_manifest(folder: Path) -> tuple[dict, list[Shard]]:
             raise ValueError("its shards do not follow each other")
         for name in ENTRIES:
             content[name]  # noqa: B018  A KeyError names what is missing.
+        if pair := content.get("pixel_range"):
+            content["pixel_range"] = tuple(pair)  # JSON has lists alone.
         return content, shards
 
     remedy = "run `keras-vit embed` again, into a new folder"

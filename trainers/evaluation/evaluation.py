@@ -171,7 +171,11 @@ def evaluate(
         **found,
     }
     show(report)
-    check_same_images(other, results.predictions)
+    if other:
+        has_one_class = not dataset.has_several_labels and not (
+            dataset.has_several_classes(dataset.eval_split)
+        )
+        check_same_images(other, results.predictions, has_one_class)
     if folder:
         with naming_folder(folder, "report_dir"):
             with written_together(folder) as draft:

@@ -12,6 +12,8 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TextIO
 
+import numpy as np
+
 from keras_vit.errors import message_of
 from keras_vit.preprocessing import decode_predictions
 from trainers.data.labels import SEPARATORS
@@ -23,7 +25,11 @@ from trainers.data.readers.image_paths import (
     printable,
 )
 from trainers.evaluation.calibration import set_limit
-from trainers.evaluation.map_predictions import make_predict_maps, name_maps
+from trainers.evaluation.map_predictions import (
+    check_apart,
+    make_predict_maps,
+    name_maps,
+)
 from trainers.evaluation.predictions import make_load_image, make_predict
 from trainers.evaluation.ray_workers import RayCluster
 from trainers.paths import as_path
@@ -157,8 +163,11 @@ def predict_each(
     Raises:
         ValueError: If there is no such model, or it gives no vector for each
             image or pixel; if an option is not for such a model, or `out` is
-            missing.
+            missing, or has one of the images.
     """
+    map_names = name_maps(paths) if out else None
+    if out:
+        check_apart(map_names, as_path(out))
     make = functools.partial(
         make_predict_files,
         # Without the model, if it is loaded.
@@ -166,7 +175,7 @@ def predict_each(
         top,
         preprocess,
         coverage,
-        name_maps(paths) if out else None,
+        map_names,
         out,
         use_windows,
     )
@@ -273,7 +282,11 @@ def make_predict_files(
         if images:
             probabilities, scores = predict([*images.values()])
             every = decode_predictions(probabilities, num_classes, names)
-            found = dict(zip(images, zip(every, probabilities, scores)))
+            for path, *row in zip(images, every, probabilities, scores):
+                if np.isfinite(row[1]).all():
+                    found[path] = row
+                else:  # An evaluation refuses it, too.
+                    faults[path] = f"{path}: the model gives NaN or infinity"
         return [
             describe(path, *found.get(path, ([], [], None)), faults.get(path))
             for path, _ in loaded

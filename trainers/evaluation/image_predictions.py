@@ -77,13 +77,17 @@ class NamedImage(NamedTuple):
 
 
 def check_same_images(
-    other: OtherModel | None, predictions: Mapping[int, NamedTuple]
+    other: OtherModel | None,
+    predictions: Mapping[int, NamedTuple],
+    has_one_class: bool = True,
 ):
-    """Raise a ValueError if another evaluation is of other images.
+    """Raise a ValueError if another evaluation is of other images or labels.
 
     Args:
         other: The other evaluation, if there is one.
         predictions: The predictions of this one, by position.
+        has_one_class: Whether an image has one right class; of several, the
+            truth of a prediction is the one that its model finds.
     """
     others = other.predictions if other else {}
     if others and others.keys() != predictions.keys():
@@ -99,6 +103,18 @@ def check_same_images(
                 "`compare` must be an evaluation of the same images; evaluate "
                 f"that model again. Received: one with {row.name!r} where "
                 f"{name!r} is now"
+            )
+        labels = "truth" if has_one_class else "labels"
+        then, now = (
+            getattr(x, labels, None) for x in (row, predictions[position])
+        )
+        if then is not None and not np.array_equal(
+            np.asarray(then, float), np.asarray(now, float), equal_nan=True
+        ):
+            raise ValueError(
+                "`compare` must be an evaluation with the same labels; "
+                f"evaluate that model again. Received: one in which {name!r} "
+                "has others"
             )
 
 

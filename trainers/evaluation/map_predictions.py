@@ -2,7 +2,7 @@
 
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -56,6 +56,24 @@ def name_maps(paths: Sequence[str]) -> dict[str, str]:
             f"the same names. Received: {twice[0]!r} twice among the results"
         )
     return maps
+
+
+def check_apart(files: Mapping[str, str], out: Path):
+    """Raise a ValueError if a result would take the place of an image.
+
+    Args:
+        files: What `name_maps` returns.
+        out: The folder to write to.
+    """
+    sources = {os.path.realpath(path) for path in files}
+    for name in files.values():
+        for place in (out / name, out / OVERLAYS / name):
+            if os.path.realpath(place) in sources:
+                raise ValueError(
+                    "`out` must not be a folder whose images would be "
+                    f"replaced. Received: out={str(out)!r} with {str(place)!r} "
+                    "among the images; pass another folder"
+                )
 
 
 def check_whole(preprocess: str, image_size: tuple[int, int]):
@@ -151,6 +169,8 @@ def make_predict_maps(
             limits = limits_of(depths)
             picture = Image.fromarray(encode_depths(depths, is_relative))
             shares, summary = [], "{:.2f} to {:.2f} m".format(*limits)
+            if not is_relative and limits[1] > IGNORED_16 * MILLIMETRE:
+                summary += ", of which the file holds 65.53 m at most"
             if is_relative:
                 summary = "nearness, up to scale and shift"
                 depths, limits = -depths, limits_of(-depths)

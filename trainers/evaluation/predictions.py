@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_vit.known import KnownScore, with_features
 from keras_vit.models.features import name_activation
 from keras_vit.progress import ProgressBar
-from trainers.data.batches import eval_batches, make_prepare_one
+from trainers.data.batches import make_prepare_one, read_batches
 from trainers.data.datasets import ImageDataset
-from trainers.data.decoding import BadExamples, decode_file
+from trainers.data.decoding import BadExamples, decode_file, describe_error
 from trainers.data.pixels import PixelOptions
 from trainers.data.readers.image_paths import printable
 
@@ -42,7 +43,12 @@ def make_load_image(
     def load(path):
         with open(path, "rb") as file:
             pixels = decode_file(file.read(), options, path)
-        return prepare(pixels).numpy()
+        try:
+            return prepare(pixels).numpy()
+        except tf.errors.InvalidArgumentError as error:
+            # Such as an image that is smaller than what is to be cut out.
+            reason = describe_error(error)
+            raise ValueError(f"{printable(path)}: {reason}") from None
 
     return load
 
@@ -202,44 +208,6 @@ def take_images(
         if num_found >= count:
             break
     return np.concatenate(found)[:count]
-
-
-def read_batches(
-    dataset: ImageDataset,
-    image_size: tuple[int, int],
-    batch_size: int,
-    preprocess: str = "",
-    bad_examples: BadExamples | None = None,
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield the batches of the evaluation split as arrays.
-
-    Shapes:
-        yields images (B, H, W, C), labels (B, classes), whether each image
-        counts (B,) and its name (B,), bytes, with B = batch_size.
-
-    Args:
-        dataset: The data set; its evaluation split is read.
-        image_size: (height, width) of the images, in pixels.
-        batch_size: Number of images per batch.
-        preprocess: See `eval_batches`.
-        bad_examples: Records the images that cannot be read, which are not
-            counted; None stops at the first one.
-
-    Raises:
-        ValueError: If the data set cannot be read.
-    """
-    bad_examples = bad_examples or BadExamples()
-    batches = eval_batches(
-        dataset,
-        image_size=image_size,
-        batch_size=batch_size,
-        preprocess=preprocess,
-        bad_examples=bad_examples,
-        with_names=True,
-    ).as_numpy_iterator()
-    with bad_examples.named_errors():
-        for images, labels, weights, names in batches:
-            yield images, labels, weights > 0, names
 
 
 def check_images_fit(model: keras.Model, dataset: ImageDataset):

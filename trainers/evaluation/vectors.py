@@ -294,6 +294,7 @@ def embed(
                 writer.add(shard)
                 bar.update(shard.last)
         writer.remove_drafts()
+        writer.remove_others()
     if not any(shard.rows for shard in writer.shards):
         raise ValueError(
             "`dataset` must have images that can be read. "

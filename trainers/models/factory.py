@@ -17,7 +17,7 @@ from keras_vit.models import (
     VisionTransformer,
     dense_predictor,
 )
-from keras_vit.models.tuning import TunableModel, copy_model
+from keras_vit.models.tuning import TunableModel, copy_model, train_layer
 from keras_vit.pretraining import (
     MaskedAutoencoder,
     MaskedPatchPrediction,
@@ -114,6 +114,13 @@ def choose_trained(model: keras.Model, recipe: Recipe):
         model.unfreeze()
     elif recipe.train_only is not None:
         model.freeze(keep=parts, num_last_blocks=num_last_blocks)
+    if is_chosen:
+        # A pooling or another layer below a new head is random: it learns too.
+        report = getattr(model, "load_report", None)
+        new = {path.split("/")[0] for path in report.reset} if report else ()
+        for name in ("pooling", "pre_logits", *LAST_NORMS):
+            if name in new:
+                train_layer(model, name)
 
 
 def plain_model(model: keras.Model, recipe: Recipe) -> keras.Model:
@@ -293,7 +300,11 @@ def add_dense_head(
         is_kept &= model.larger_depths == ("far" if has_metres else "near")
         is_kept &= theirs.output_scale == head.output_scale
     # The recipe leaves its sizes open, and its blocks if it names none.
-    is_kept &= recipe.init_head != "reset" and not recipe.dense_block_list
+    is_kept &= recipe.init_head != "reset"
+    if named := recipe.dense_block_list:
+        depth = model.config.depth
+        own = [n % depth if -depth <= n < depth else None for n in named]
+        is_kept &= tuple(own) == theirs.blocks
     if is_kept:
         return model
     return dense_predictor(encoder_of(model), head)
@@ -338,8 +349,9 @@ def _build_whole(recipe, dataset):
         head_bias=recipe.head_bias,
     )
     if isinstance(model, TunableModel):
-        changes = {"use_remat": recipe.use_remat, **_token_options(recipe)}
-        copy = copy_model(model, **changes)
+        changes = _training_options(recipe)
+        del changes["head_bias"]
+        copy = copy_model(model, **_given(changes))
         copy.load_report = model.load_report
         return copy
     return model

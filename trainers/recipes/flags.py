@@ -227,6 +227,16 @@ def recipe_from_flags(values: flags.FlagValues = flags.FLAGS) -> ChosenRecipe:
     return choose_recipe(values.recipe, given)
 
 
+def settle_given(given: Mapping) -> dict:
+    """Return the fields to change, with those that they leave no meaning."""
+    given = dict(given)
+    if "epochs" in given and "total_steps" not in given:
+        given["total_steps"] = None
+    if given.get("keep_best") is False:
+        given.setdefault("patience", None)  # It needs a best model.
+    return given
+
+
 def choose_recipe(name: str | None, given: Mapping) -> ChosenRecipe:
     """Return the recipe of a name or a file, with some fields changed.
 
@@ -238,12 +248,7 @@ def choose_recipe(name: str | None, given: Mapping) -> ChosenRecipe:
     Raises:
         ValueError: If there is none, and the data set has no default.
     """
-    given = dict(given)
-    if "epochs" in given and "total_steps" not in given:
-        given["total_steps"] = None
-    if given.get("keep_best") is False:
-        # Without a best model, the patience of a recipe has no meaning.
-        given.setdefault("patience", None)
+    given = settle_given(given)
     if is_recipe_file(name):
         return ChosenRecipe(name_recipe(name), given, read_recipe(name))
     dataset, objective = given.get("dataset", ""), given.get("objective")

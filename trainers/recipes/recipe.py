@@ -433,8 +433,8 @@ class Recipe:
         "those of BiT. "
         "The position table is resized, and a head for another number of "
         "classes is replaced. The flags of the model are ignored, except those "
-        "of the pooling, which give it a new head if they change it; with a "
-        "checkpoint, the dropout rates and the head bias are used.",
+        "of the pooling, which give it a new head if they change it, the "
+        "dropout rates and, with a checkpoint, the head bias.",
         is_local=True,
     )
     num_heads: int | None = option(

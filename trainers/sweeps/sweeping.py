@@ -376,6 +376,12 @@ def open_sweep(
     """
     run = RunFolder(as_path(sweep_dir))
     _check_choices(run, recipe, learning_rates, num_seeds)
+    given = chosen.given.get("learning_rate") if chosen else None
+    if given is not None and chosen.name in GRIDS and not learning_rates:
+        raise ValueError(
+            f"`learning_rates` must name the rates to try, since {chosen.name} "
+            f"has some of its own. Received: learning_rate={given}"
+        )
     engine = make_engine(recipe.strategy, config, recipe.model_devices)
     with engine.name_lost_workers(lambda: "before the first run"):
         choices = {

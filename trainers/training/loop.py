@@ -240,7 +240,8 @@ class Loop:
                         SKIPPED.format(first, self.step), stacklevel=2
                     )
                 logs |= self._figures()
-                logs |= self._validate(eval_batches, eval_steps)
+                with self._saved_on_errors():
+                    logs |= self._validate(eval_batches, eval_steps)
                 if self.best:
                     self.best.judge(logs)
                 # The row of metrics comes before the checkpoint: after a
@@ -279,6 +280,22 @@ class Loop:
         return self.engine.name_lost_workers(
             lambda: f"after update {self.step}"
         )
+
+    @contextlib.contextmanager
+    def _saved_on_errors(self):
+        """Save the state if an evaluation fails, as for an unreadable image.
+
+        So that the next start goes on with the evaluation, not with updates of
+        hours. Several processes do not fail together, so they could not save.
+        """
+        try:
+            yield
+        except (NonFiniteLossError, Interrupted):
+            raise
+        except Exception:
+            if self.engine.num_processes == 1:
+                self._save()
+            raise
 
     def _is_over(self, total_steps):
         """Whether no update is left to make, and none to evaluate."""

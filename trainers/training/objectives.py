@@ -160,6 +160,8 @@ class MeanOverImages:
     def measure(self, labels, logits, weights):
         """Return the sum over the images, and their number, (2,)."""
         values = ops.cast(self.function(labels, logits), "float32")
+        # Those of missing images may be infinite, and 0 times that is NaN.
+        values = ops.where(weights > 0, values, 0.0)
         return ops.stack([ops.sum(values * weights), ops.sum(weights)])
 
     def report(self, sums: np.ndarray) -> float:

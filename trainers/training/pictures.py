@@ -15,7 +15,7 @@ from keras_vit.preprocessing.description import (
     to_fractions,
 )
 from keras_vit.progress import format_seconds
-from trainers.data.batches import eval_batches
+from trainers.data.batches import read_batches
 from trainers.data.map_pictures import limits_of, paint_over
 from trainers.engine.engine import Share
 from trainers.paths import Path, draft_of
@@ -481,13 +481,13 @@ def first_eval_images(trainer, count: int):
 
     Shapes: returns: (B, H, W, C), with at most `count` images.
     """
-    batches = eval_batches(
-        trainer.dataset,
-        image_size=trainer.loop.model.input_shape[1:3],
-        batch_size=count,
-        preprocess=trainer.recipe.eval_preprocess,
-        bad_examples=trainer.bad_examples,
+    images, _, counts, _ = next(
+        read_batches(
+            trainer.dataset,
+            trainer.loop.model.input_shape[1:3],
+            count,
+            trainer.recipe.eval_preprocess,
+            trainer.bad_examples,
+        )
     )
-    with trainer.bad_examples.named_errors():
-        images, _, weights = next(iter(batches))
-    return images[weights > 0]
+    return images[counts]

@@ -114,7 +114,9 @@ def prepare(
         check_writable(run.folder, "run_dir")
     with engine.name_lost_workers(lambda: "before the first update"):
         engine.check_agreement("recipe", _shared_fields(recipe))
-        dataset = open_in_turn(recipe, engine)
+        dataset = dataclasses.replace(
+            open_in_turn(recipe, engine), needs_labels=recipe.needs_labels
+        )
         check_labels(recipe, dataset)
         # Class names that a run knows already keep their spelling.
         started = None if force else run.started_recipe()
@@ -180,13 +182,17 @@ def _normalize(recipe, started, channels):
     """Return the recipe with the normalisation of its initial model.
 
     An old run saved its lines as they were typed, a new one as they were
-    normalised; where they equal the typed ones, they stay.
+    normalised; where they equal the typed ones, they stay. A run also keeps
+    the range of pixels that it took from its initial model.
     """
     settings = initial_preprocessing(recipe, channels)
     lines = ("augment", "eval_preprocess")
     if started and all(
         getattr(started, n) == getattr(recipe, n) for n in lines
     ):
+        if recipe.init_from and recipe.pixel_range is None:
+            pixel_range = started.pixel_range
+            recipe = dataclasses.replace(recipe, pixel_range=pixel_range)
         return recipe
     return recipe.normalized_for(settings)
 
@@ -581,6 +587,8 @@ class Trainer:
             # While one is written, the older ones are kept.
             missing = checkpoints.num_kept + 1 - len(checkpoints.steps())
             self.run.check_space(max(missing, 1) * state + model)
+        if self.is_finished:
+            return  # The model is not of the versions and data of today.
         names = class_names_of(self.recipe, self.dataset)
         origin = describe_origin(self.dataset)
         self.run.save_recipe(self.recipe, names, self.num_images, origin)

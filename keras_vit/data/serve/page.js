@@ -59,6 +59,7 @@ async function openModels() {
 }
 
 async function openModel() {
+    latest++; // What was asked of the other model is not shown.
     const answer = await ask(`${address()}/metadata`);
     signatures = answer.metadata.signature_def.signature_def;
     find("version").textContent = `version ${answer.model_spec.version}`;
@@ -67,11 +68,18 @@ async function openModel() {
         await makeOverlay(find("overlay"), description()) : null;
     find("overlay").hidden = !overlay;
     find("classes").parentElement.hidden = Boolean(overlay);
-    const canClassify = overlay || "labels" in (signatures[CLASSES]?.outputs ?? {}) ||
-        (description()?.class_names && description().image_steps);
+    const canClassify = CLASSES in signatures ?
+        overlay || "labels" in signatures[CLASSES].outputs :
+        canRead() && (overlay || (description()?.class_names && description().image_steps));
     say(canClassify ? "" :
         "This model does not return the classes of image files. Exports of " +
         "classifiers do; a TFLite file needs the file model.json beside it.");
+}
+
+// Whether the page reads photos as the model does: in 8 bits, grey or in colour.
+function canRead() {
+    const { input, pixel_range } = description() ?? {};
+    return [1, 3].includes(input?.channels) && !pixel_range;
 }
 
 function description() {
@@ -108,6 +116,10 @@ async function classify(file) {
         return chooseClasses({ classes, isKnown: isKnown(outputs) }, most);
     }
     // A TFLite file cannot read image files, so the page does.
+    if (!canRead()) {
+        throw new Error("This page reads photos of 8 bits, grey or in colour. " +
+            "The model takes others: send arrays of numbers.");
+    }
     const { width, channels } = description().input;
     const image = await readPhoto(file, channels);
     const numbers = [...prepare(image, description())];
@@ -129,6 +141,9 @@ function overlayOf(outputs, picture) {
 // Returns a photo as the model sees it; null if the browser cannot read it,
 // though the server may: TIFF is such a format.
 async function readPicture(file) {
+    if (!canRead()) {
+        return null;
+    }
     try {
         const image = await readPhoto(file, description().input.channels);
         return applySteps(image, description().image_steps);
@@ -179,6 +194,9 @@ async function show(file) {
     const mine = ++latest;
     try {
         await opened; // The photo may be there before the model.
+        if (mine !== latest) {
+            return;
+        }
         document.documentElement.dataset.state = "busy";
         find("message").textContent = "The model is looking at the photo …";
         find("result").hidden = true;

@@ -597,6 +597,10 @@ def describe_tower(json: dict) -> dict:
     if kind in TOWERS or isinstance(json.get("vision_config"), dict):
         tower = json.get("vision_config")
         tower = tower if isinstance(tower, dict) else {}
+        older = json.get("vision_config_dict")
+        if kind in ("clip", "metaclip_2") and isinstance(older, dict):
+            # Of the first versions; what it leaves out has its default.
+            tower = older
         kind = tower.get("model_type", TOWERS.get(kind))
     if kind not in MODEL_TYPES:
         raise ValueError(

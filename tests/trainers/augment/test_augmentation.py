@@ -199,3 +199,8 @@ def test_what_a_recipe_does_is_written_into_its_model():
     # A part of the image that is larger than the whole is the whole.
     found = preprocessing_in("resize_small(20)|central_crop", SIZE)
     assert found.crop_fraction == 1
+
+
+def test_a_range_of_pixels_does_not_change_the_resizing():
+    settings = Preprocessing("vit", pixel_range=(0, 4095))
+    assert line_of(settings, (8, 8)) == line_of(Preprocessing("vit"), (8, 8))

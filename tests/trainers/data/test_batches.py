@@ -336,6 +336,10 @@ class TestEvalBatches:
         [(_, labels, weights)] = self.batches(dataset)
         np.testing.assert_array_equal(labels, [[0, 0], [0, 1], [1, 1], [1, 1]])
         np.testing.assert_array_equal(weights, [0, 1, 1, 1])
+        # All count where nobody needs the labels.
+        dataset = dataclasses.replace(dataset, needs_labels=False)
+        [(_, _, weights)] = self.batches(dataset)
+        np.testing.assert_array_equal(weights, [1, 1, 1, 1])
 
     def test_preprocessing_is_repeatable(self, digits):
         whole, one, other = (

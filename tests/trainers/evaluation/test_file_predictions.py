@@ -424,3 +424,32 @@ def test_a_table_of_maps_has_a_column_for_each_share():
         "b.png,,m/b.png,sky,0.5,sea,0.5",
         "c.png,no image,,,,,",
     ]
+
+
+def test_an_output_that_is_no_number_is_a_fault(run, folder, monkeypatch):
+    """Not the first class."""
+    make = file_predictions.make_predict
+
+    def make_broken(*arguments):
+        predict = make(*arguments)
+
+        def broken(images):
+            rows, scores = predict(images)
+            rows = rows.copy()
+            rows[0] = np.nan
+            return rows, scores
+
+        return broken
+
+    monkeypatch.setattr(file_predictions, "make_predict", make_broken)
+    rows = [x for x in predict_each(run, expand_folders([str(folder)]))]
+    faults = [row.fault for row in rows if row.fault]
+    assert sum("NaN" in fault for fault in faults) == 1
+    assert all(row.classes for row in rows if not row.fault)
+
+
+def test_a_photo_that_is_too_small_is_a_fault(tmp_path):
+    Image.new("RGB", (9, 9)).save(tmp_path / "small.png")
+    load = make_load_image((16, 16, 3), "central_crop")
+    with pytest.raises(ValueError, match="small.png: .*16"):
+        load(str(tmp_path / "small.png"))

@@ -69,6 +69,11 @@ def test_only_evaluations_of_the_same_images_are_compared():
     replaced = PREDICTIONS | {0: PREDICTIONS[0]._replace(name="cat/new.jpg")}
     with pytest.raises(ValueError, match="'cat/new.jpg' where 'cat/a, b.jpg'"):
         check_same_images(OtherModel({}, replaced), PREDICTIONS)
+    truth = 1 - PREDICTIONS[0].truth
+    changed = PREDICTIONS | {0: PREDICTIONS[0]._replace(truth=truth)}
+    with pytest.raises(ValueError, match="same labels; .*'cat/a, b.jpg'"):
+        check_same_images(OtherModel({}, changed), PREDICTIONS)
+    check_same_images(OtherModel({}, changed), PREDICTIONS, False)
 
 
 def collect(probabilities, truths, batch_size):

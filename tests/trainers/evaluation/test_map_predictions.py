@@ -12,6 +12,7 @@ from PIL import Image
 from keras_vit.analysis.colours import CLASS_COLOURS, NUMBER_COLOURS
 from trainers.data.maps import MapRule
 from trainers.evaluation.map_predictions import (
+    check_apart,
     encode_classes,
     encode_depths,
     make_predict_maps,
@@ -140,3 +141,19 @@ def test_no_two_files_have_one_name():
     assert len(set(places)) == 2 * len(paths)
     with pytest.raises(ValueError, match="overlays/b.png"):
         name_maps(["b.png", "overlays/b.jpg"])
+
+
+def test_no_result_takes_the_place_of_an_image(tmp_path):
+    (tmp_path / "maps").mkdir()
+    for name in ("a.png", "b.jpg", "maps/a.png"):
+        (tmp_path / name).touch()
+    paths = [str(tmp_path / name) for name in ("a.png", "b.jpg")]
+    check_apart(name_maps(paths), tmp_path / "maps")
+    with pytest.raises(ValueError, match=r"`out` .*a\.png"):
+        check_apart(name_maps(paths), tmp_path)
+    check_apart(name_maps(paths[1:]), tmp_path)
+    # A second time, the maps of the first would be taken for images.
+    paths.append(str(tmp_path / "maps/a.png"))
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="`out` .*link"):
+        check_apart(name_maps(paths), tmp_path / "link")

@@ -1,5 +1,6 @@
 """Vectors as points of a map."""
 
+import shutil
 import sys
 import types
 
@@ -68,3 +69,18 @@ def test_umap_gets_the_chosen_vectors(embeddings, vectors, monkeypatch):
     monkeypatch.setitem(sys.modules, "umap", None)
     with pytest.raises(ModuleNotFoundError, match="pip install umap-learn"):
         project_umap(embeddings, ROWS)
+
+
+def test_what_a_killed_command_left_is_removed(embeddings, tmp_path):
+    """Of other spans: readers of Parquet take all files of a folder."""
+    folder = shutil.copytree(embeddings.folder, tmp_path / "vectors")
+    description = {**embeddings.description, "pixel_range": [0, 4095]}
+    writer = EmbeddingWriter(folder, embeddings.description)
+    writer._description = description
+    writer.add(writer.shards.pop())
+    files = {path.name for path in folder.glob("*.parquet")}
+    (folder / "part-00007.parquet").touch()
+    writer.remove_others()
+    assert {path.name for path in folder.glob("*.parquet")} == files
+    # JSON has no tuples, which name the pixels of files.
+    assert open_embeddings(folder).description["pixel_range"] == (0, 4095)

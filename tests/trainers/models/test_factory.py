@@ -60,9 +60,17 @@ def test_fine_tuning_starts_from_the_file_at_another_size(run, digits):
 
 def test_fine_tuning_starts_from_the_folder_of_a_run(run, digits, tmp_path):
     recipe = dataclasses.replace(
-        run.load_recipe(), init_from=str(run.folder), augment=""
+        run.load_recipe(),
+        init_from=str(run.folder),
+        augment="",
+        dropout_rate=0.1,
+        stochastic_depth_rate=0.2,
     )
-    assert_same_weights(run.load_model(), build_model(recipe, digits))
+    model = build_model(recipe, digits)
+    assert_same_weights(run.load_model(), model)
+    # As of a checkpoint, these are those of the recipe.
+    config = model.config
+    assert (config.dropout_rate, config.stochastic_depth_rate) == (0.1, 0.2)
     shutil.copy(run.recipe_path, tmp_path)  # Not finished.
     unfinished = dataclasses.replace(recipe, init_from=str(tmp_path))
     with pytest.raises(ValueError, match="the folder of a finished run"):
@@ -182,9 +190,10 @@ def test_another_pooling_trains_its_layers_although_all_else_is_frozen(
         pooling="map",
         use_pooling_norm=False,  # As in the file.
     )
-    model = build_model(recipe, digits)
-    trained = {w.path.split("/")[0] for w in model.trainable_weights}
-    assert trained == {"pooling", "predictions"}
+    for changes in ({}, {"train_only": "head"}):
+        model = build_model(dataclasses.replace(recipe, **changes), digits)
+        trained = {w.path.split("/")[0] for w in model.trainable_weights}
+        assert trained == {"pooling", "predictions"}
     assert_same_weights(
         model.get_layer("encoder_norm"), frozen.get_layer("encoder_norm")
     )

@@ -10,7 +10,7 @@ import pytest
 from trainers.recipes.flags import choose_recipe, flag_fields
 from trainers.recipes.recipe import Recipe
 from trainers.recipes.recipes import RECIPES
-from trainers.train import recipe_of_command
+from trainers.train import recipe_of_command, train
 from trainers.training.run_folder import RunFolder
 
 
@@ -153,3 +153,17 @@ def test_the_objective_chooses_the_recipe_of_maps(dataset):
     assert choose_recipe(None, given).name == "depth_linear"
     given["objective"] = "segment"
     assert choose_recipe(None, given).name == "segment_linear"
+
+
+def test_a_recipe_in_python_takes_epochs_as_the_command_does(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(
+        "trainers.train.prepare_and_check",
+        lambda choice, *rest, **more: chosen.append(choice) or 1 / 0,
+    )
+    recipe = RECIPES["pets_b16"]
+    assert recipe.total_steps
+    with pytest.raises(ZeroDivisionError):
+        train(recipe, epochs=3)
+    [choice] = chosen
+    assert choice.recipe.epochs == 3 and choice.recipe.total_steps is None

@@ -202,6 +202,13 @@ def test_choices_that_are_not_possible_are_refused(tmp_path, choices, message):
         open_sweep(DIGITS, str(tmp_path), **choices)
 
 
+def test_one_rate_for_a_recipe_with_a_grid_is_refused(tmp_path):
+    """It would not be used."""
+    chosen = ChosenRecipe("cifar10_b16", {"learning_rate": 0.05})
+    with pytest.raises(ValueError, match="`learning_rates` .*learning_rate=0"):
+        open_sweep(chosen.recipe, str(tmp_path), chosen=chosen)
+
+
 def test_no_folder_of_a_sweep_and_no_labels_are_refused(tmp_path):
     with pytest.raises(ValueError, match="`objective` must be classify.*autoe"):
         open_sweep(RECIPES["mae_digits"], str(tmp_path))

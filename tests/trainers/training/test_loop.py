@@ -454,3 +454,22 @@ def test_float16_that_learns_nothing_is_said():
     loop = small_loop(loss_factor=float("inf"))
     with pytest.warns(UserWarning, match="All updates from 0 to 3"):
         train_small(loop, total_steps=3)
+
+
+def test_an_evaluation_that_fails_loses_no_update(tmp_path):
+    """The next start goes on with the evaluation."""
+
+    def fail():
+        raise ValueError("an image that cannot be read")
+        yield
+
+    spec = small_batches(2).element_spec
+    broken = tf.data.Dataset.from_generator(fail, output_signature=spec)
+    loop = small_loop(tmp_path)
+    with pytest.raises(tf.errors.OpError, match="cannot be read"):
+        train_small(loop, make_eval_batches=lambda _: broken)
+    again, unbroken = small_loop(tmp_path), small_loop()
+    assert again.step == 3
+    logs, expected = train_small(again), train_small(unbroken)
+    assert logs["val_loss"] == expected["val_loss"]
+    assert largest_difference(again, unbroken) == 0

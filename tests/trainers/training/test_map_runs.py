@@ -238,6 +238,10 @@ def test_a_head_of_the_same_classes_is_kept(runs, folders, tmp_path):
     )
     model = prepare(recipe, str(tmp_path / "a")).loop.model
     assert_same_weights(model, runs["segment"].load_model())
+    named = ",".join(map(str, model.head.blocks))
+    changed = dataclasses.replace(recipe, dense_blocks=named)
+    same = prepare(changed, str(tmp_path / "c")).loop.model
+    assert_same_weights(same, model)
     changed = dataclasses.replace(recipe, init_head="reset")
     other = prepare(changed, str(tmp_path / "b")).loop.model
     kernels = [m.get_layer("predictions").kernel for m in (model, other)]

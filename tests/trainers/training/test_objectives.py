@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import sklearn.metrics
 import tensorflow as tf
+from keras import ops
 from PIL import Image
 
 from keras_vit import VisionTransformer
@@ -26,6 +27,7 @@ from trainers.training.objectives import (
     MOST_BINS,
     BalancedAccuracy,
     MeanAveragePrecision,
+    MeanOverImages,
 )
 from trainers.training.report import read_metrics
 from trainers.training.run_folder import RunFolder
@@ -264,3 +266,11 @@ def test_without_positives_it_is_zero():
     labels = np.zeros((4, 2), "float32")
     figure = MeanAveragePrecision(2)
     assert total(figure, labels[None], labels[None], np.ones((1, 4))) == 0
+
+
+def test_missing_images_do_not_spoil_a_metric():
+    """Of an image without labels, a plug-in may return an infinite number."""
+    metric = MeanOverImages("log", lambda labels, logits: ops.log(labels[:, 0]))
+    labels, weights = np.float32([[1], [0.5], [0]]), np.float32([1, 1, 0])
+    sums = metric.measure(labels, labels, weights)
+    assert metric.report(np.asarray(sums)) == pytest.approx(np.log(0.5) / 2)

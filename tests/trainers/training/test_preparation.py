@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from trainers.training.objectives import make_loss
 from trainers.training.run_folder import RunFolder
-from trainers.training.trainer import prepare
+from trainers.training.trainer import _normalize, prepare
 
 
 @pytest.mark.parametrize(
@@ -195,3 +195,11 @@ def test_classes_without_images_cannot_be_balanced(recipe, tmp_path):
     )
     with pytest.raises(ValueError, match="`class_weights`.*without any of"):
         prepare(recipe, str(tmp_path))
+
+
+def test_the_range_of_pixels_of_an_initial_model_is_kept(recipe, run):
+    """The same command goes on, although it does not name the range."""
+    again = dataclasses.replace(recipe, init_from=str(run.model_path))
+    started = dataclasses.replace(again, pixel_range="0,4095")
+    assert _normalize(again, started, 1) == started
+    assert _normalize(recipe, dataclasses.replace(recipe), 1) == recipe

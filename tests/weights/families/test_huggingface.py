@@ -7,6 +7,7 @@ import pytest
 
 from keras_vit import from_checkpoint
 from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.families.huggingface_types import describe_tower
 from tests.tiny import tiny_config, to_numpy
 from tests.weights import forms
 from tests.weights.cases import (
@@ -86,3 +87,15 @@ def test_what_only_the_configuration_says():
     assert written["attention_probs_dropout_prob"] == 0.5
     assert written["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
     assert written["label2id"] == {"LABEL_0": 0, "LABEL_1": 1}
+
+
+def test_the_tower_of_the_first_versions_of_clip_counts():
+    """`CLIPConfig` of transformers lets it replace `vision_config`."""
+    older = {"hidden_act": "gelu", "hidden_size": 768}
+    for stated in (None, {"hidden_act": "quick_gelu"}):
+        config = {
+            "model_type": "clip",
+            "vision_config": stated,
+            "vision_config_dict": older,
+        }
+        assert describe_tower(config)["hidden_act"] == "gelu"

@@ -13,7 +13,7 @@ from PIL import Image
 from tests.trainers.data.reading import take
 from tests.trainers.made import write_photos
 from trainers.data.batches import eval_batches
-from trainers.data.datasets import open_dataset
+from trainers.data.datasets import open_comparable, open_dataset
 from trainers.data.inspection import read_files
 from trainers.data.readers.folder import list_empty_classes, list_loose_images
 from trainers.data.readers.image_paths import list_images
@@ -359,3 +359,11 @@ def test_thumbnails_of_a_drive_are_no_photos(photos):
     place.mkdir(parents=True)
     shutil.copy(photos / "dog/0.png", place / "SYNOPHOTO_THUMB_M.png")
     assert open_dataset(f"folder:{photos}").reader.files == before
+
+
+def test_a_split_that_is_gone_compares_with_nothing(tmp_path):
+    """An evaluation that has ended asks whether a run chose by its images."""
+    write_photos(tmp_path, 2 * ["train/a", "test/a", "train/b", "test/b"])
+    dataset = open_dataset(f"folder:{tmp_path}")
+    assert open_comparable(dataset, dataset.name, eval_split="test")
+    assert open_comparable(dataset, dataset.name, eval_split="val") is None
