@@ -101,6 +101,6 @@ def test_the_last_of_four_bands_does_not_weigh_the_others(tmp_path):
     pixels = np.full((8, 8, 4), 200, "uint8")
     pixels[:, :4, 3], pixels[:, 4:, 3] = 0, 255
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    found = read_image(tmp_path / "a.png", 4, image_size=5)
+    found = read_image(tmp_path / "a.png", 4, image_size=(5, 5))
     assert (found[..., :3] == 200).all()
     assert found[0, 0, 3] == 0 and found[0, -1, 3] == 255

@@ -59,7 +59,6 @@ async function openModels() {
 }
 
 async function openModel() {
-    latest++; // What was asked of the other model is not shown.
     const answer = await ask(`${address()}/metadata`);
     signatures = answer.metadata.signature_def.signature_def;
     find("version").textContent = `version ${answer.model_spec.version}`;
@@ -263,7 +262,10 @@ function take(event, transfer) {
     }
 }
 
-find("model").onchange = () => open(openModel());
+find("model").onchange = () => {
+    latest++; // What was asked of the other model is not shown.
+    open(openModel());
+};
 find("file").onchange = (event) => {
     if (event.target.files.length) {
         show(event.target.files[0]);
