@@ -105,6 +105,8 @@ class DenseConfig:
 
     def __post_init__(self):
         settle_fields(self)
+        # A whole number is written as a float.
+        object.__setattr__(self, "output_scale", float(self.output_scale))
         for name in ("num_outputs", "width", "output_width", "depth_bins"):
             if getattr(self, name) is not None:
                 as_whole(getattr(self, name), name)

@@ -183,12 +183,14 @@ def _read_mean_and_std(row, note):
                 f"The images of this model are padded to a square ({name!r}), "
                 "which this package does not do; it crops their middle."
             )
+    interpolation = row.get("interpolation")
     return _make(
         note,
         _numbers(row.get("mean")),
         _numbers(row.get("std")),
         "squash" if "squash" in modes else "shortest",
-        row.get("interpolation") or "bicubic",  # As in both.
+        # The default of both.
+        interpolation if interpolation in PILLOW_CODES else "bicubic",
         row.get("crop_pct"),
     )
 

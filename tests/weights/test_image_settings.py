@@ -106,7 +106,7 @@ def test_what_a_configuration_says(tmp_path, config, mode):
         # What it cannot be has its default.
         (
             {"interpolation": "random", "crop_pct": 1.5},
-            Preprocessing("imagenet", "shortest", "bilinear"),
+            Preprocessing("imagenet", "shortest", "bicubic"),
         ),
     ],
 )
@@ -213,7 +213,7 @@ def test_senseless_entries_have_their_defaults(tmp_path, value):
     for entry in ("interpolation", "crop_pct", "crop_mode", "resize_mode"):
         stated = found(tmp_path, {"pretrained_cfg": {**HALVES, entry: value}})
         assert stated.normalization == "vit"
-        assert stated.interpolation == "bilinear"
+        assert stated.interpolation == "bicubic"
     for entry in ("image_converter", "config", "scale"):
         content = {"scale": [1.0, 1.0], "offset": [0.0, 0.0, 0.0], entry: value}
         (tmp_path / "preprocessor.json").write_text(json.dumps(content))

@@ -81,7 +81,8 @@ STATED_HEADS = {
                     "timm_model_name": "vit_base_patch16_224",
                     "timm_proj": "linear",
                 },
-            }
+            },
+            "preprocess_cfg": {"mean": 0.5, "std": 0.5},
         },
         5,
     ),

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-import trainers.evaluation.predictions
+import trainers.data.batches
 from keras_vit import VisionTransformer, save_checkpoint
 from keras_vit.model_files import write_class_names
 from tests.tiny import randomize, tiny_config
@@ -39,9 +39,7 @@ NAMES = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu"]
 @pytest.fixture
 def several(monkeypatch):
     """Return a data set of logits, some images with several classes or none."""
-    monkeypatch.setattr(
-        trainers.evaluation.predictions, "eval_batches", made_batches
-    )
+    monkeypatch.setattr(trainers.data.batches, "eval_batches", made_batches)
     rng = np.random.default_rng(3)
     labels = rng.random((50, 7)) < 0.25
     labels[:, 6] = False  # A class without images.

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-import trainers.evaluation.predictions
+import trainers.data.batches
 from tests.trainers.made import (
     MadeDataset,
     made_batches,
@@ -46,9 +46,7 @@ def source(tmp_path):
 @pytest.fixture
 def dataset(monkeypatch):
     """Return 40 images of logits, some labels unknown, some images without."""
-    monkeypatch.setattr(
-        trainers.evaluation.predictions, "eval_batches", made_batches
-    )
+    monkeypatch.setattr(trainers.data.batches, "eval_batches", made_batches)
     # Images of one row of pixels cannot be drawn.
     monkeypatch.setattr(
         label_predictions, "plot_texts", lambda *rows: rows[-1].touch()

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-import trainers.evaluation.predictions
+import trainers.data.batches
 import trainers.evaluation.probing
 from keras_vit.models.features import without_head
 from tests.trainers.made import (
@@ -34,9 +34,7 @@ from trainers.training.run_folder import NamedModel
 @pytest.fixture
 def made(monkeypatch, tmp_path):
     """Return a model whose features are the pixels, and its images."""
-    monkeypatch.setattr(
-        trainers.evaluation.predictions, "eval_batches", made_batches
-    )
+    monkeypatch.setattr(trainers.data.batches, "eval_batches", made_batches)
     features = make_features(9)
     labels = np.eye(6)[features.train_classes]
     splits = {
