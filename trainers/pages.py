@@ -87,8 +87,9 @@ def make_figure(
         for alt, data in pictures.items()
         if data
     )
+    kind = f' class="{kind}"' if kind else ""
     return (
-        f'<figure class="{kind}" title="{html.escape(name)}">'
+        f'<figure{kind} title="{html.escape(name)}">'
         f"{shown or UNREADABLE}<figcaption>"
         f"{'<br>'.join(map(html.escape, lines))}</figcaption></figure>"
     )

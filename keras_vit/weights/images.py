@@ -244,6 +244,8 @@ def _read_keras_hub(row, note):
         converter = converter.get("config", converter)
     if not isinstance(converter, dict):
         return None
+    if not converter.keys() & KERAS_HUB_NUMBERS.keys():
+        return None
     numbers = []
     for key, default in KERAS_HUB_NUMBERS.items():
         value = converter.get(key)
