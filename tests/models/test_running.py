@@ -170,3 +170,20 @@ def test_converted_weights_are_refused():
     model.half()
     with pytest.raises(RuntimeError, match="dtype"):
         model(noise(2, 32, 32, 3))
+
+
+def test_a_float32_head_is_computed_with_its_own_weights():
+    """Not with weights in the 16 bits of the other layers."""
+    model = make("mixed_bfloat16", representation="unit", num_classes=5)
+    images = keras.ops.convert_to_tensor(noise(2, *model.config.image_size, 3))
+    head = model.get_layer("predictions")
+    seen = []
+    hook = head.register_forward_pre_hook(
+        lambda layer, inputs: seen.append(to_numpy(inputs[0]))
+    )
+    expected = to_numpy(model(images))
+    hook.remove()
+    kernel, bias = head.get_weights()
+    np.testing.assert_allclose(expected, seen[0] @ kernel + bias, atol=1e-6)
+    # Without the hook, which lets Keras call the layer.
+    np.testing.assert_allclose(to_numpy(model(images)), expected, atol=1e-6)
