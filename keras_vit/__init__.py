@@ -124,10 +124,11 @@ __all__ = [
     "zero_shot",
 ]
 
-# Where names are defined, each in the first of these modules that has it.
+# Where names are defined, each in the first of these modules that has it. What
+# few need is last: each is imported until the name is found.
 _HOMES = (
-    *("models", "preprocessing", "layer_decay", "weights", "texts"),
-    "applications",
+    *("models", "preprocessing", "layer_decay", "weights", "applications"),
+    "texts",
 )
 # What the files of our models need, and what else needs Keras.
 _CLASSES = ("layers", "models", "pretraining", "layer_decay")

@@ -108,6 +108,7 @@ def run_graph(model: keras.Model, images, training):
     if not is_array or len(images.shape) != 4:
         return None
     (start,), (end,) = model.inputs, model.outputs
+    compute_dtype = model.compute_dtype
     tensors = {id(start): ops.convert_to_tensor(images, start.dtype)}
     nodes = [layer._inbound_nodes[0] for layer in model.layers[1:]]
     last_reader = {id(x): node for node in nodes for x in node.input_tensors}
@@ -118,11 +119,10 @@ def run_graph(model: keras.Model, images, training):
                 tensors.pop(id(x), None)
         if node.operation._call_has_training_arg:
             arguments = {**arguments, "training": training}
-        # One of another type must change how Keras casts the weights.
-        is_alike = node.operation.compute_dtype == model.compute_dtype
-        run = functools.partial(call, node.operation)
-        run = run if is_alike else node.operation
-        outputs = run(*inputs, **arguments)
+        if node.operation.compute_dtype == compute_dtype:
+            outputs = call(node.operation, *inputs, **arguments)
+        else:  # Keras must cast its weights to another type.
+            outputs = node.operation(*inputs, **arguments)
         found = keras.tree.flatten(outputs)
         tensors |= {id(x): y for x, y in zip(node.outputs, found)}
     return tensors[id(end)]

@@ -29,6 +29,7 @@ from trainers.evaluation.image_predictions import (
     TellingImages,
     check_same_images,
     make_pictures,
+    write_confusion,
     write_image_predictions,
 )
 from trainers.evaluation.label_predictions import (
@@ -38,9 +39,7 @@ from trainers.evaluation.label_predictions import (
     write_label_predictions,
 )
 from trainers.evaluation.label_scores import LabelTally
-from trainers.evaluation.map_evaluation import (
-    start_map_results,
-)
+from trainers.evaluation.map_evaluation import start_map_results
 from trainers.evaluation.predictions import (
     predict_dataset,
     split_scores,
@@ -52,7 +51,6 @@ from trainers.paths import (
     Path,
     check_writable,
     naming_folder,
-    write_csv_file,
     written_together,
 )
 from trainers.training.model_card import (
@@ -409,25 +407,6 @@ def start_results(
         telling, examples = TellingImages(others, known), Examples([])
     sums = {x: np.zeros(x.size) for x in make_metrics(len(names))}
     return Results(model, tally, telling, examples, sums, columns, known)
-
-
-def write_confusion(
-    path: Path, counts: np.ndarray | None, class_names: Sequence[str]
-):
-    """Write a confusion matrix as a CSV table.
-
-    Shapes:
-        counts: (C, C), integers.
-
-    Args:
-        path: The file.
-        counts: Number of images of each class, down, and prediction, across;
-            None writes nothing.
-        class_names: Names of the C classes.
-    """
-    if counts is not None:
-        rows = ([name, *row] for name, row in zip(class_names, counts))
-        write_csv_file(path, [["true class", *class_names], *rows])
 
 
 def check_kind_of_labels(source, dataset):

@@ -118,6 +118,25 @@ def check_same_images(
             )
 
 
+def write_confusion(
+    path: Path, counts: np.ndarray | None, class_names: Sequence[str]
+):
+    """Write a confusion matrix as a CSV table.
+
+    Shapes:
+        counts: (C, C), integers.
+
+    Args:
+        path: The file.
+        counts: Number of images of each class, down, and prediction, across;
+            None writes nothing.
+        class_names: Names of the C classes.
+    """
+    if counts is not None:
+        rows = ([name, *row] for name, row in zip(class_names, counts))
+        write_csv_file(path, [["true class", *class_names], *rows])
+
+
 def write_image_predictions(
     path: Path,
     predictions: Mapping[int, ImagePrediction],

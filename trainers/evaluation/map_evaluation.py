@@ -28,6 +28,7 @@ from trainers.evaluation.image_predictions import (
     OtherModel,
     own,
     shade,
+    write_confusion,
 )
 from trainers.evaluation.map_scores import DepthTally, SegmentTally
 from trainers.evaluation.scores import MOST_CLASSES
@@ -157,11 +158,8 @@ class MapResults:
             folder / PREDICTIONS_NAME, [["position", "image", *columns], *rows]
         )
         names = tally.class_names
-        if tally.confusion is not None and len(names) <= MOST_CLASSES:
-            table = ([name, *row] for name, row in zip(names, tally.confusion))
-            write_csv_file(
-                folder / "confusion.csv", [["true class", *names], *table]
-            )
+        if len(names) <= MOST_CLASSES:
+            write_confusion(folder / "confusion.csv", tally.confusion, names)
         reports = [report, other.report] if other else [report]
         looks = find_looks(self.reader, [*self.worst, *self.first])
         write_page(
