@@ -220,7 +220,7 @@ def parse_augmentation(
 def try_operations(
     text: str, argument: str, channels: int, has_maps: bool = False
 ):
-    """Call the operations of plug-ins once, with black images.
+    """Call operations that may refuse images once, with black images.
 
     Args:
         text: Operations separated by `|`.
@@ -246,9 +246,11 @@ def try_operations(
                     "the images have an answer for each pixel, and "
                     f"{call.name} {why}"
                 )
-        if call.name in BUILT_IN:
-            continue
         operation = call.make(OPS | BATCH_OPS, image_size=size)
+        if call.name in BUILT_IN:
+            if call.name == "randaugment":  # It needs grey levels or colours.
+                operation(images[0], seed)
+            continue
         if not callable(operation):
             call.fail(
                 f"{call.name} must return a function. Received: {operation!r}"

@@ -110,8 +110,8 @@ def apply_randaugment(image, seed, num_ops: int, magnitude: float):
     """
     if image.shape[-1] not in (1, 3):
         raise ValueError(
-            "`randaugment` takes images of 1 or 3 channels. "
-            f"Received: an image of shape {image.shape}"
+            "`randaugment` takes images of 1 or 3 channels; leave it out of "
+            f"`augment` for others. Received: an image of shape {image.shape}"
         )
     image = tf.saturate_cast(tf.round(image), tf.uint8)
     image = _apply_drawn(image, seed, num_ops, magnitude, RANDAUGMENT)

@@ -168,6 +168,7 @@ class ChosenRecipe:
         else:
             changes = fit_to_task(self.name, self.given)
             recipe = dataclasses.replace(RECIPES[self.name], **changes)
+        recipe.check_effect(self.given)
         recipe.check_operations()
         return recipe
 

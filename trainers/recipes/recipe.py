@@ -739,6 +739,18 @@ class Recipe:
                     f"{field}={getattr(self, field)!r}"
                 )
 
+    def check_effect(self, names: Iterable[str]):
+        """Raise a ValueError if one of the fields has no effect."""
+        for fields, (other, values) in _NEED_VALUES.items():
+            value = getattr(self, other)
+            has_effect = value in values if values else value
+            for name in () if has_effect else set(fields) & set(names):
+                raise ValueError(
+                    f"`{name}` has no effect without --{other}"
+                    f"{'=' * bool(values)}{' or '.join(values)}. Received: "
+                    f"{name}={getattr(self, name)!r}, {other}={value!r}"
+                )
+
     def check_operations(self):
         """Raise a ValueError unless `augment` and `eval_preprocess` are valid.
 
@@ -946,6 +958,23 @@ _NEED_OBJECTIVE = {
     MAPS: ("dense_head", "dense_blocks"),
     (SEGMENT,): ("dice_weight",),
     (DEPTH,): ("depth_loss", "max_depth", "depth_unit"),
+}
+# What has an effect only with some values of another field, () for any: a
+# recipe may have it at hand, and nobody gives it for nothing.
+_NEED_VALUES = {
+    ("mask_ratio",): ("objective", tuple(MASK_RATIOS)),
+    ("patch_target",): ("objective", ("masked_patches",)),
+    (
+        *("decoder_width", "decoder_depth", "decoder_heads"),
+        "normalize_pixels",
+    ): ("objective", ("autoencoder",)),
+    (
+        *("distillation_target", "distillation_weight"),
+        "distillation_temperature",
+    ): ("teacher", ()),
+    ("milestones",): ("schedule", ("steps",)),
+    ("timescale",): ("schedule", ("rsqrt",)),
+    ("use_average_debias",): ("average_decay", ()),
 }
 # The types of fields, and what their values must be.
 _TYPES = {

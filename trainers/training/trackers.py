@@ -15,7 +15,13 @@ from typing import Any, Protocol
 
 import keras
 
-from trainers.paths import Path, RemotePath, write_atomically
+from trainers.paths import (
+    Path,
+    RemotePath,
+    parse_object,
+    read_written,
+    write_atomically,
+)
 from trainers.recipes.recipe import TRACKERS as PACKAGES
 
 PROJECT = "keras_vit"  # Unless a variable of the tracker names another.
@@ -194,9 +200,13 @@ def tracking(
 
     Raises:
         OSError: If a tracker cannot start.
+        ContentError: If `trackers.json` is damaged.
     """
     path = folder / "trackers.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
+    known = {}
+    if path.exists():
+        remedy = "correct it, or remove it to begin new runs in the trackers"
+        known = read_written(path, parse_object, remedy)
     callback = Tracking({})
     for each in [each for each in names if each in TRACKERS]:
         tracker = TRACKERS[each]()

@@ -141,8 +141,10 @@ def prepare(
             try_operations(line, name, dataset.channels, has_maps)
         if chosen:
             engine.check_agreement("recipe", _shared_fields(recipe))
+        engine.check_agreement("data", _shared_data(dataset))
         steps_per_epoch, total_steps = count_steps(recipe, dataset)
         check_batch_size(recipe.batch_size, replicas, recipe.accumulation_steps)
+        check_streams(recipe, dataset, engine)
         if not force:
             run.check_recipe(recipe, class_names_of(recipe, dataset))
 
@@ -160,11 +162,13 @@ def prepare(
             recipe.num_checkpoints,
         )
         loop.resume()
-        weights = (
-            (variable.path, engine.content_of(variable))
-            for variable in loop.model.variables
+        variables = [(v.path, v) for v in loop.model.variables]
+        if loop.update.distillation:
+            teacher = loop.update.distillation.teacher
+            variables += [(f"teacher/{v.path}", v) for v in teacher.variables]
+        engine.check_agreement(
+            "weights", ((path, engine.content_of(v)) for path, v in variables)
         )
-        engine.check_agreement("weights", weights)
     return Trainer(
         recipe,
         run,
@@ -202,6 +206,14 @@ def _shared_fields(recipe):
     for field in dataclasses.fields(recipe):
         if not field.metadata["is_local"]:
             yield field.name, repr(getattr(recipe, field.name)).encode()
+
+
+def _shared_data(dataset):
+    """Yield what must be equal of the data of all workers."""
+    yield "class names", repr(dataset.class_names).encode()
+    for split in ("train_split", "eval_split"):
+        count = dataset.num_examples(getattr(dataset, split))
+        yield f"number of images of {split}", str(count).encode()
 
 
 def open_in_turn(recipe: Recipe, engine: Engine) -> ImageDataset:
@@ -292,6 +304,25 @@ def check_batch_size(batch_size: int, num_replicas: int, num_parts: int):
             f"`accumulation_steps`, {num_replicas} x {num_parts}. "
             f"Received: batch_size={batch_size}"
         )
+
+
+def check_streams(recipe: Recipe, dataset: ImageDataset, engine: Engine):
+    """Raise a ValueError if the batches cannot be made of so many streams."""
+    batches.BatchSlots(
+        recipe.batch_size,
+        engine.num_replicas,
+        num_workers=engine.num_processes,
+        num_streams=recipe.num_streams,
+    )
+    num_images = dataset.num_examples(dataset.train_split)
+    if recipe.num_streams > num_images:
+        raise ValueError(
+            "`num_streams` must not exceed the number of training images. "
+            f"Received: num_streams={recipe.num_streams}, {num_images} images"
+        )
+    if recipe.data_service:
+        bad = BadExamples(recipe.max_bad_examples)
+        batches.check_data_service(dataset, recipe.num_streams, bad)
 
 
 def make_loop(

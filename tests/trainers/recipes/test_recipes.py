@@ -63,6 +63,10 @@ def test_every_field_but_the_notes_is_a_flag_that_replaces_it(parse):
     alone = {"dense_head": "depth", "dense_blocks": "segment"}
     alone |= {"dice_weight": "segment", "depth_loss": "depth"}
     alone |= {"max_depth": "depth", "depth_unit": "depth"}
+    alone |= {"mask_ratio": "autoencoder", "patch_target": "masked_patches"}
+    alone |= {f"decoder_{n}": "autoencoder" for n in ("width", "depth")}
+    alone |= dict.fromkeys(["decoder_heads", "normalize_pixels"], "autoencoder")
+    schedules = {"milestones": "steps", "timescale": "rsqrt"}
     chosen |= {"dense_blocks": "0,-1"}
     names = {field.name for field in dataclasses.fields(Recipe)}
     assert names - {f.name for f in flag_fields()} == {"source", "expected"}
@@ -76,6 +80,8 @@ def test_every_field_but_the_notes_is_a_flag_that_replaces_it(parse):
         if field.name in alone:
             fields = {"objective": alone[field.name], field.name: want}
             fields["label_smoothing"] = 0.0
+        elif field.name in schedules:
+            fields = {"schedule": schedules[field.name], field.name: want}
         else:  # Beside those before, which some need.
             given[field.name] = want
             fields = given
@@ -103,6 +109,24 @@ def test_mistyped_values_are_refused_with_what_is_known(parse, line, message):
         flags.IllegalFlagValueError, match=message.replace("|", r"\|")
     ):
         parse(line)
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--mask_ratio=0.5"], "`mask_ratio` .*masked_patches or autoencoder"),
+        (
+            ["--objective=autoencoder", "--patch_target=pixels"],
+            "`patch_target` .*--objective=masked_patches",
+        ),
+        (["--distillation_weight=1"], "`distillation_weight` .*--teacher\\."),
+        (["--milestones=0.5"], "`milestones` .*schedule='cosine'"),
+        (["--use_average_debias"], "`use_average_debias` .*average_decay=0.0"),
+    ],
+)
+def test_a_flag_without_effect_is_refused(parse, words, message):
+    with pytest.raises(ValueError, match=message):
+        _ = parse("--recipe=digits", *words).recipe
 
 
 def test_a_mistyped_recipe_gets_a_suggestion(parse):

@@ -20,6 +20,8 @@ from trainers.training.trainer import _normalize, prepare
         ({"warmup_steps": 3}, "`warmup_steps` must be fewer"),
         ({"pooling": "none"}, "one prediction an image and have weights"),
         ({"strategy": "mirrored", "batch_size": 33}, "multiple of .* 2 x 1."),
+        ({"num_streams": 3}, "`batch_size` .*multiple of `num_streams`"),
+        ({"num_streams": 2048, "batch_size": 2048}, "`num_streams` .*exceed"),
     ],
 )
 def test_bad_recipe_is_refused_and_nothing_is_written(
@@ -102,7 +104,7 @@ def test_schedule_and_sums_are_those_of_the_recipe(recipe, tmp_path):
     assert loop.update.gradient_dtype == "bfloat16"
 
 
-def test_workers_compare_their_recipes_and_their_weights(
+def test_workers_compare_their_recipes_their_data_and_their_weights(
     recipe, tmp_path, monkeypatch
 ):
     """What follows if they differ, see test_interruptions.py."""
@@ -111,14 +113,24 @@ def test_workers_compare_their_recipes_and_their_weights(
         "trainers.engine.engine.Engine.check_agreement",
         lambda _, subject, values: compared.append((subject, dict(values))),
     )
-    for seed in (0, 0, 1):
-        changed = dataclasses.replace(recipe, seed=seed)
+    teacher = tmp_path / "teacher.keras"
+    prepare(recipe, str(tmp_path / "0")).loop.model.save(teacher)
+    of_teacher = {"seed": 1, "teacher": str(teacher)}
+    for changes in (
+        *({}, {"seed": 1}, of_teacher),
+        {"eval_split": "test[:9]"},
+    ):
+        changed = dataclasses.replace(recipe, **changes)
         prepare(changed, str(tmp_path / str(len(compared))))
     subjects, found = zip(*compared)
-    assert subjects == ("recipe", "weights") * 3
-    assert found[:2] == found[2:4]
-    assert [n for n in found[0] if found[0][n] != found[4][n]] == ["seed"]
-    assert any(found[1][name] != found[5][name] for name in found[1])
+    assert subjects == ("recipe", "data", "weights") * 5
+    assert found[:3] == found[3:6]
+    assert [n for n in found[0] if found[0][n] != found[6][n]] == ["seed"]
+    assert any(found[2][name] != found[8][name] for name in found[2])
+    assert len(found[11]) == 2 * len(found[8])
+    assert found[11].items() >= found[8].items()
+    differing = found[1].items() ^ found[13].items()
+    assert {n for n, _ in differing} == {"number of images of eval_split"}
 
 
 def test_a_run_that_never_started_does_not_lock_its_folder(recipe, tmp_path):

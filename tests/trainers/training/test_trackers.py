@@ -134,3 +134,11 @@ def test_what_a_tracker_lacks_is_named(monkeypatch, tmp_path):
     with pytest.raises(OSError, match="`trackers` 'wandb'.*no such place"):
         with tracking(["wandb"], tmp_path, "run", {}):
             pass
+
+
+def test_a_damaged_file_of_identities_is_named(calls, tmp_path):
+    (tmp_path / "trackers.json").write_text('{"mlflow": "numb')
+    with pytest.raises(ValueError, match="trackers.json is not what was wri"):
+        with tracking(["mlflow"], tmp_path, "run", {}):
+            pass
+    assert not calls
