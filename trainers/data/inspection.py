@@ -710,7 +710,8 @@ NOTES = {
 
 MOST_DIFFERENT_BITS = 4  # Of 64: the same photo, stored or scaled anew.
 NUM_BANDS = MOST_DIFFERENT_BITS + 1
-LARGEST_BUCKET = 500  # Larger ones are of bits that say nothing.
+MOST_COMPARED = 2**20  # Pairs at a time.
+BITS = np.array([number.bit_count() for number in range(2**16)], "uint8")
 
 
 def find_copies(images: Sequence[Examined]) -> list[list[Examined]]:
@@ -746,23 +747,33 @@ def find_near_copies(images: Sequence[Examined]) -> list[list[Examined]]:
 
 
 def _pairs(looks: Sequence[int]) -> Iterable[tuple[int, int]]:
-    """Yield the pairs of looks with few different bits.
+    """Yield pairs that join all looks with few different bits.
 
     Of five parts of the bits, at least one is equal if four bits differ.
     """
+    values, first, places = np.unique(
+        np.array(looks, "uint64"), return_index=True, return_inverse=True
+    )
+    yield from enumerate(first[places])
     width = -(-64 // NUM_BANDS)
     for band in range(NUM_BANDS):
-        buckets = collections.defaultdict(list)
-        for index, look in enumerate(looks):
-            buckets[look >> (width * band) & ((1 << width) - 1)].append(index)
-        for bucket in buckets.values():
-            if len(bucket) > LARGEST_BUCKET:
-                continue
-            for place, left in enumerate(bucket):
-                for right in bucket[place + 1 :]:
-                    different = (looks[left] ^ looks[right]).bit_count()
-                    if different <= MOST_DIFFERENT_BITS:
-                        yield left, right
+        keys = values >> np.uint64(width * band) & np.uint64((1 << width) - 1)
+        order = np.argsort(keys, kind="stable")
+        ends = np.flatnonzero(np.diff(keys[order])) + 1
+        for bucket in np.split(order, ends):
+            step = max(MOST_COMPARED // len(bucket), 1) if len(bucket) else 1
+            for start in range(0, len(bucket) - 1, step):
+                rows, columns = bucket[start:][:step], bucket[start:]
+                different = values[rows][:, None] ^ values[columns]
+                is_near = _count_bits(different) <= MOST_DIFFERENT_BITS
+                for row, column in zip(*np.nonzero(np.triu(is_near, 1))):
+                    yield first[rows[row]], first[columns[column]]
+
+
+def _count_bits(numbers: np.ndarray) -> np.ndarray:
+    """Return how many bits of numbers of 64 bits are set."""
+    parts = numbers.view("uint16").reshape(*numbers.shape, 4)
+    return BITS[parts].sum(-1, dtype="uint8")
 
 
 def find_unread(dataset: ImageDataset) -> list[Finding]:

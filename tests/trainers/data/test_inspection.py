@@ -366,6 +366,13 @@ def test_no_pair_is_missed():
     assert max(map(len, together.values())) <= 2
 
 
+def test_near_copies_are_found_among_many_that_share_most_bits():
+    """Each number but 0 has a smaller one that differs in one bit."""
+    rows = [looking(str(number), number << 52) for number in range(600)]
+    [group] = find_near_copies(rows)
+    assert len(group) == 600
+
+
 @pytest.fixture
 def in_splits(tmp_path):
     """Return a folder with a photo of each class in three splits."""
