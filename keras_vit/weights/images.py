@@ -179,10 +179,7 @@ def _read_mean_and_std(row, note):
     modes = row.get("crop_mode"), row.get("resize_mode")
     for name in PADDING_MODES:
         if name in modes:
-            note(
-                f"The images of this model are padded to a square ({name!r}), "
-                "which this package does not do; it crops their middle."
-            )
+            _note_padding(note, name)
     interpolation = row.get("interpolation")
     return _make(
         note,
@@ -192,6 +189,13 @@ def _read_mean_and_std(row, note):
         # The default of both.
         interpolation if interpolation in PILLOW_CODES else "bicubic",
         row.get("crop_pct"),
+    )
+
+
+def _note_padding(note, name):
+    note(
+        f"The images of this model are padded to a square ({name!r}), which "
+        "this package does not do; it crops their middle."
     )
 
 
@@ -222,6 +226,12 @@ def _read_huggingface(row, note):
         # The quotient is rounded; a size a little too small is rounded down.
         while math.floor(max(crop) / fraction) < max(sides):
             fraction = math.nextafter(fraction, 0)
+    if row.get("keep_aspect_ratio") is True and not is_shortest:
+        note(
+            "The images of this model keep the ratio of their sides "
+            "('keep_aspect_ratio'); this package resizes them to the size of "
+            "the model. A model of any size, (None, None, 3), takes both."
+        )
     code = row.get("resample")
     is_code = type(code) is int and 0 <= code < len(PILLOW_CODES)
     return _make(
@@ -258,6 +268,9 @@ def _read_keras_hub(row, note):
     scale, offset = scale / std, (offset - mean) / std
     deviation = 1 / (255 * scale)
     keeps_aspect = converter.get("crop_to_aspect_ratio", True)
+    if converter.get("pad_to_aspect_ratio") is True:
+        _note_padding(note, "pad_to_aspect_ratio")
+        keeps_aspect = True
     return _make(
         note,
         tuple(map(float, -offset * deviation)),

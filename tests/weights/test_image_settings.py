@@ -246,10 +246,26 @@ def test_what_cannot_be_done_is_a_warning(tmp_path, row, words):
     assert [str(warning.message) for warning in caught] == [note]
 
 
-def test_an_interpolation_of_pillow_that_is_not_here(tmp_path):
-    row = {**HF_HALVES, "resample": 0}
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"resample": 0}, "nearest.*bilinear"),
+        ({"keep_aspect_ratio": True}, "ratio of their sides"),
+    ],
+)
+def test_what_of_a_processor_cannot_be_done(tmp_path, row, words):
+    row = {**HF_HALVES, "resample": 2, **row}
     assert found(tmp_path, None, row).interpolation == "bilinear"
-    with pytest.warns(UserWarning, match="nearest.*bilinear"):
+    with pytest.warns(UserWarning, match=words):
+        read_preprocessing(tmp_path / "model.safetensors", num_heads=3)
+
+
+def test_padding_of_keras_hub_is_a_warning(tmp_path):
+    row = {"scale": 1 / 127.5, "offset": -1.0, "pad_to_aspect_ratio": True}
+    row["crop_to_aspect_ratio"] = False
+    (tmp_path / "preprocessor.json").write_text(json.dumps(row))
+    assert found(tmp_path, {}) == Preprocessing("vit", "shortest", "bilinear")
+    with pytest.warns(UserWarning, match="padded to a square"):
         read_preprocessing(tmp_path / "model.safetensors", num_heads=3)
 
 
