@@ -168,7 +168,6 @@ class ChosenRecipe:
         else:
             changes = fit_to_task(self.name, self.given)
             recipe = dataclasses.replace(RECIPES[self.name], **changes)
-        recipe.check_effect(self.given)
         recipe.check_operations()
         return recipe
 
@@ -247,24 +246,30 @@ def choose_recipe(name: str | None, given: Mapping) -> ChosenRecipe:
         given: The fields to change, and their values.
 
     Raises:
-        ValueError: If there is none, and the data set has no default.
+        ValueError: If there is none, and the data set has no default, or if a
+            field to change has no effect.
     """
     given = settle_given(given)
     if is_recipe_file(name):
-        return ChosenRecipe(name_recipe(name), given, read_recipe(name))
+        chosen = ChosenRecipe(name_recipe(name), given, read_recipe(name))
+    else:
+        name = _find_default(given) if name is None else name
+        check_name(RECIPES, name, "recipe")
+        chosen = ChosenRecipe(name, given)
+    chosen.recipe.check_effect(given)
+    return chosen
+
+
+def _find_default(given):
+    """Return the name of the default recipe of a data set."""
     dataset, objective = given.get("dataset", ""), given.get("objective")
-    if name is None:
-        check_is_no_path(dataset)
-        if dataset.startswith("pairs:") or (dataset and objective in MAPS):
-            is_depth = objective == DEPTH
-            name = "depth_linear" if is_depth else "segment_linear"
-        elif is_file_list(dataset):
-            name = "photos"
-    if name is None:
-        raise ValueError(
-            f"`recipe` must be given, unless `dataset` is {LIST_NAMES}: "
-            f"one of {', '.join(RECIPES)}. Received: "
-            f"recipe=None, dataset={given.get('dataset')!r}"
-        )
-    check_name(RECIPES, name, "recipe")
-    return ChosenRecipe(name, given)
+    check_is_no_path(dataset)
+    if dataset.startswith("pairs:") or (dataset and objective in MAPS):
+        return "depth_linear" if objective == DEPTH else "segment_linear"
+    if is_file_list(dataset):
+        return "photos"
+    raise ValueError(
+        f"`recipe` must be given, unless `dataset` is {LIST_NAMES}: "
+        f"one of {', '.join(RECIPES)}. Received: "
+        f"recipe=None, dataset={given.get('dataset')!r}"
+    )
