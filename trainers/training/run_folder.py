@@ -325,6 +325,7 @@ class RunFolder:
         class_names: list[str],
         num_images: int | None = None,
         origin: Mapping | None = None,
+        is_begun: bool = True,
     ):
         """Write the recipe with which the run continues.
 
@@ -333,6 +334,8 @@ class RunFolder:
             class_names: Names of the classes of the data set.
             num_images: Number of the training images.
             origin: What `describe_origin` returns.
+            is_begun: Whether updates were made. Without its checkpoints, a
+                finished run begins again.
         """
         content = {
             "recipe": dataclasses.asdict(recipe),
@@ -343,7 +346,7 @@ class RunFolder:
         if self.model_path.exists() and self.recipe_path.exists():
             content["thresholds"] = self.thresholds
             content["thresholds_chosen"] = self.thresholds_chosen
-            content["finished_step"] = self.finished_step
+            content["finished_step"] = self.finished_step if is_begun else None
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.recipe_path, json.dumps(content, indent=2))
 

@@ -622,8 +622,11 @@ class Trainer:
             return  # The model is not of the versions and data of today.
         names = class_names_of(self.recipe, self.dataset)
         origin = describe_origin(self.dataset)
-        self.run.save_recipe(self.recipe, names, self.num_images, origin)
-        if self.loop.step == 0:
+        is_begun = self.loop.step > 0
+        self.run.save_recipe(
+            self.recipe, names, self.num_images, origin, is_begun
+        )
+        if not is_begun:
             draw_first_batch(self)
 
     def save_averages(self):

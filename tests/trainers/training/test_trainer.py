@@ -4,6 +4,7 @@ import contextlib
 import csv
 import dataclasses
 import json
+import shutil
 import time
 
 import numpy as np
@@ -56,6 +57,10 @@ def test_a_finished_run_has_its_files_and_is_not_trained_again(run):
     trainer.train()
     equal(before, run.load_model().get_weights())
     assert trainer.is_finished
+    # Without its checkpoints it begins again, and is not finished meanwhile.
+    shutil.rmtree(run.checkpoints_path)
+    prepare(run.load_recipe(), str(run.folder)).prepare_folder()
+    assert run.model_path.exists() and run.finished_step is None
 
 
 @pytest.mark.parametrize("first_step", [0, 2])
