@@ -18,6 +18,7 @@ from keras_vit.files import atomic_write, check_parents
 from keras_vit.model_files import (
     enough_memory,
     find_model,
+    known_classes,
     open_model,
     read_classes,
     stated_class_names,
@@ -34,6 +35,7 @@ def convert(
     source: str,
     target: str,
     layout: str,
+    *,
     image_size: tuple[int, int] | int | None = None,
     layer_norm_epsilon: float | None = None,
     overwrite: bool = False,
@@ -85,7 +87,7 @@ def convert(
     source = find_model(source)
     with enough_memory(image_size):
         kinds = (VisionTransformer, DensePredictor)
-        model = open_model(source, image_size, kinds, **hints)
+        model = open_model(source, image_size=image_size, kinds=kinds, **hints)
         if layer_norm_epsilon is not None:
             model = model.with_layer_norm_epsilon(layer_norm_epsilon)
         if layout != "keras":
@@ -95,8 +97,9 @@ def convert(
             # A DensePredictor knows its classes itself.
             if has_names and isinstance(model, VisionTransformer):
                 count = model.config.num_classes
-                names = read_classes(source, count)
-                names = names or stated_class_names(locate(source), count)
+                names = known_classes(model) or read_classes(source, count)
+                if not names and not source.endswith(".keras"):
+                    names = stated_class_names(locate(source), count)
             notes = save_checkpoint(model, target, layout=layout)
             write_class_names(target, layout, names)
             return notes

@@ -65,12 +65,18 @@ def missing_packages(
 def import_packages(
     purpose: str, modules: Iterable[str]
 ) -> list[types.ModuleType]:
-    """Return the modules, or raise the error for those that are missing."""
+    """Return the modules, or raise the error for those that are missing.
+
+    Raises:
+        ImportError: If one is missing, or is there and cannot be imported.
+    """
     found, missing, cause = [], [], None
     for module in modules:
         try:
             found.append(importlib.import_module(module))
-        except ImportError as error:
+        except ModuleNotFoundError as error:
+            if not f"{module}.".startswith(f"{error.name}."):
+                raise  # It is there, and lacks another one.
             missing.append(module)
             cause = cause or error
     if missing:

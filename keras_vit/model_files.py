@@ -88,6 +88,7 @@ def read_classes(path: str, num_classes: int) -> list[str]:
 
 def open_model(
     source: str,
+    *,
     image_size: tuple[int, int] | int | None = None,
     kinds: tuple[type, ...] = (VisionTransformer,),
     **hints,

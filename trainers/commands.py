@@ -1,6 +1,7 @@
 """Starting a command, its source flags, and ending it on errors and signals."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 import signal
@@ -85,7 +86,7 @@ def open_source(
         if not stated.has_maps and is_pairs:
             stated = map_options_of(named)
         labels = stated if stated.has_maps else labels
-    hint = ""
+    hint, needs_labels = "", True
     if run_dir:
         source = RunFolder(as_path(run_dir))
         recipe = source.load_recipe()
@@ -104,6 +105,7 @@ def open_source(
             )
         hint = f"; {missing}" if (missing := source.missing_plugins) else hint
         dataset = dataset or recipe.dataset
+        needs_labels = recipe.needs_labels
         if is_same_dataset(dataset, recipe.dataset):
             train_split = (
                 recipe.train_split if train_split is None else train_split
@@ -115,6 +117,7 @@ def open_source(
         )
     except (ValueError, OSError) as error:
         raise ValueError(f"{error}{hint}") from None
+    data = dataclasses.replace(data, needs_labels=needs_labels)
     if model:
         source = named or NamedModel(model, is_grey=data.channels == 1)
     if hasattr(data.reader, "pixels"):

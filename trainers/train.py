@@ -201,14 +201,14 @@ def recipe_of_command() -> ChosenRecipe:
     """Return the recipe of the command line.
 
     Raises:
-        ValueError: If there is none. For a run that has begun, the message
-            says how to go on with it.
+        ValueError: If there is none, or it is not possible. Without one for a
+            run that has begun, the message says how to go on with it.
     """
     try:
         return recipe_flags.recipe_from_flags()
-    except ValueError:
+    except recipe_flags.NoRecipeError:
         run = FLAGS.run_dir and RunFolder(as_path(FLAGS.run_dir))
-        if FLAGS.recipe is None and run and run.recipe_path.exists():
+        if run and run.recipe_path.exists():
             words = [f"--recipe={run.recipe_path}", f"--run_dir={run}"]
             raise ValueError(
                 "`recipe` must be given to go on with a run. This goes on as "

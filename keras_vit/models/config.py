@@ -103,8 +103,8 @@ ANNOTATIONS = {
 def settle_fields(config, **changes):
     """Check the types of the fields of a configuration, and unify them.
 
-    Lists become tuples, and numbers of NumPy those of Python. Fields whose
-    annotation is not in ANNOTATIONS are not checked.
+    Lists and ranges become tuples, and numbers of NumPy those of Python. Fields
+    whose annotation is not in ANNOTATIONS are not checked.
 
     Args:
         config: A dataclass, which may be frozen.
@@ -117,7 +117,7 @@ def settle_fields(config, **changes):
     for name, value in given.items():
         if isinstance(value, np.generic | np.ndarray):
             value = value.tolist()  # Keras and JSON take none of NumPy's.
-        value = tuple(value) if isinstance(value, list) else value
+        value = tuple(value) if isinstance(value, list | range) else value
         object.__setattr__(config, name, value)
     for field in dataclasses.fields(config):
         is_union = isinstance(field.type, types.UnionType)

@@ -8,6 +8,7 @@ import pytest
 from keras_vit import VARIANTS, VisionTransformer, ViTConfig
 from keras_vit.layers import POOLINGS
 from keras_vit.layers.pooling import PoolingLayer
+from keras_vit.models import DenseConfig
 from keras_vit.models.config import CHOICES
 from tests.tiny import NO_TOKEN, tensorflow_only, tiny_config
 
@@ -138,6 +139,7 @@ def test_sizes_are_stored_as_tuples():
     assert config.image_size == (16, 32)
     assert config.stem_stages == (1,)
     assert tiny_config(image_size=16).image_size == (16, 16)
+    assert DenseConfig(5, blocks=range(4)).blocks == (0, 1, 2, 3)
     # So that it is the same after a trip through JSON, and hashable.
     assert hash(config) == hash(ViTConfig(**dataclasses.asdict(config)))
 

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from keras_vit import serve
+from keras_vit.errors import import_packages
 from tests import commands
 from tests.serving.made import SIGNATURES, make_files
 from tests.serving.running import wait_until
@@ -106,3 +107,10 @@ def test_missing_packages_are_named(monkeypatch, capsys, tmp_path):
     for name in ("uvicorn", "PIL"):
         monkeypatch.setitem(sys.modules, name, None)
     assert "pip install uvicorn Pillow\n" in fail(capsys, tmp_path)
+
+
+def test_a_package_that_is_broken_is_not_called_missing(monkeypatch, tmp_path):
+    (tmp_path / "broken.py").write_text("import absent")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="No module named 'absent'"):
+        import_packages("A test", ["broken"])

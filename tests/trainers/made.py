@@ -20,7 +20,7 @@ class MadeDataset:
     channels: int = 1
     all_class_names: tuple = ()
     has_several_labels: bool = False
-    needs_labels = True
+    needs_labels: bool = True
     maps = None
 
     def has_several_classes(self, split):

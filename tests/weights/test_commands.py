@@ -200,6 +200,21 @@ def test_the_classes_that_a_folder_names(layout, file, tmp_path):
         shutil.rmtree(target)
 
 
+@pytest.mark.parametrize("layout", ["huggingface", "timm"])
+def test_the_classes_that_a_model_knows(layout, tmp_path, monkeypatch):
+    names = ("cat", "dog", "bird")
+    model = make(num_classes=3, activation="exact", class_names=names)
+    model.save(tmp_path / "model.keras")
+    # There is nothing else to look for, such as in a bucket.
+    monkeypatch.setattr(convert, "locate", None)
+    for file in ("model", "plain"):
+        source, target = str(tmp_path / f"{file}.keras"), tmp_path / file
+        make(num_classes=3, activation="exact").save(tmp_path / "plain.keras")
+        convert.convert(source, str(target), layout)
+        expected = list(names) if file == "model" else None
+        assert (stated_class_names(str(target), 3) or None) == expected
+
+
 def test_a_class_with_a_fixed_epsilon(tmp_path, capsys):
     """A folder names the class, and that of timm has 1e-6."""
     source, target = str(tmp_path / "hf"), str(tmp_path / "timm")

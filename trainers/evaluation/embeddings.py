@@ -191,12 +191,12 @@ class EmbeddingWriter:
                     path.unlink(missing_ok=True)
 
     def _check_same(self, there):
-        new = {
-            name: value
-            for name, value in json.loads(json.dumps(self._description)).items()
-            if name not in FREE_ENTRIES
-        }
-        old = {name: there.get(name) for name in new}
+        # JSON has lists in place of tuples.
+        new, old = (
+            json.loads(json.dumps(each)) for each in (self._description, there)
+        )
+        new = {n: x for n, x in new.items() if n not in FREE_ENTRIES}
+        old = {name: old.get(name) for name in new}
         if changed := list_changes(old, new):
             raise ValueError(
                 "`out` holds embeddings that were computed otherwise; choose "

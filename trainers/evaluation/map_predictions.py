@@ -61,18 +61,24 @@ def name_maps(paths: Sequence[str]) -> dict[str, str]:
 def check_apart(files: Mapping[str, str], out: Path):
     """Raise a ValueError if a result would take the place of an image.
 
+    Among images there may be others that are not in `files`: no file beside
+    them is replaced.
+
     Args:
         files: What `name_maps` returns.
         out: The folder to write to.
     """
     sources = {os.path.realpath(path) for path in files}
+    folders = {os.path.dirname(path) for path in sources}
     for name in files.values():
         for place in (out / name, out / OVERLAYS / name):
-            if os.path.realpath(place) in sources:
+            real = os.path.realpath(place)
+            is_beside = os.path.dirname(real) in folders
+            if is_beside and os.path.exists(real):
                 raise ValueError(
                     "`out` must not be a folder whose images would be "
                     f"replaced. Received: out={str(out)!r} with {str(place)!r} "
-                    "among the images; pass another folder"
+                    "among or beside the images; pass another folder"
                 )
 
 
@@ -163,6 +169,8 @@ def make_predict_maps(
     def predict(path):
         pixels = read(path)
         outputs = answer(pixels)
+        if not np.isfinite(outputs).all():  # An evaluation refuses it, too.
+            raise ValueError(f"{path}: the model gives NaN or infinity")
         shown = to_fractions(in_own_size(pixels), normalization)
         if is_depth:
             depths = outputs[..., 0]

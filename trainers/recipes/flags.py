@@ -106,10 +106,15 @@ def read_recipe(path: str) -> Recipe:
     Raises:
         ValueError: If there is no such file, or no recipe in it.
     """
-    file = pathlib.Path(path).expanduser()
     try:
+        if "://" in path:
+            from trainers.paths import as_path  # It imports TensorFlow.
+
+            file = as_path(path)
+        else:
+            file = pathlib.Path(path).expanduser()
         text = file.read_text(encoding="utf-8-sig")
-        if file.suffix.lower() == ".json":
+        if path.lower().endswith(".json"):
             fields = json.loads(text)
         else:
             import yaml
@@ -213,11 +218,15 @@ class ChosenRecipe:
         return set(MEMORY_FIELDS) - self.given.keys()
 
 
+class NoRecipeError(ValueError):
+    """No recipe is named, and the data set has no default."""
+
+
 def recipe_from_flags(values: flags.FlagValues = flags.FLAGS) -> ChosenRecipe:
     """Return the recipe of --recipe and the flags that were given.
 
     Raises:
-        ValueError: If there is no --recipe, and the data set has no default.
+        NoRecipeError, ValueError: See `choose_recipe`.
     """
     given = {
         field.name: values[field.name].value
@@ -246,8 +255,9 @@ def choose_recipe(name: str | None, given: Mapping) -> ChosenRecipe:
         given: The fields to change, and their values.
 
     Raises:
-        ValueError: If there is none, and the data set has no default, or if a
-            field to change has no effect.
+        NoRecipeError: If there is none, and the data set has no default.
+        ValueError: If the recipe is not possible, or a field to change has no
+            effect.
     """
     given = settle_given(given)
     if is_recipe_file(name):
@@ -268,7 +278,7 @@ def _find_default(given):
         return "depth_linear" if objective == DEPTH else "segment_linear"
     if is_file_list(dataset):
         return "photos"
-    raise ValueError(
+    raise NoRecipeError(
         f"`recipe` must be given, unless `dataset` is {LIST_NAMES}: "
         f"one of {', '.join(RECIPES)}. Received: "
         f"recipe=None, dataset={given.get('dataset')!r}"

@@ -181,6 +181,8 @@ def describe_label(
         ]
         more = [f"and {len(found) - 2} more"] if len(found) > 3 else []
         return "\n".join([*found[: 2 if more else 3], *more]) or "no label"
+    if not label.any():
+        return "no label"
     largest = np.argsort(-label, kind="stable")[:2]
     if label[largest[-1]] < SMALLEST_SHARE or len(label) == 1:
         return shorten(class_names[largest[0]])

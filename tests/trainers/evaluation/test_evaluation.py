@@ -369,6 +369,14 @@ def test_splits_that_are_left_out_are_those_of_the_run(run, tmp_path):
     assert open_source(str(tmp_path))[1].eval_split == "train[90:]"
     _, dataset = open_source(str(tmp_path), train_split=None, eval_split="test")
     assert (dataset.train_split, dataset.eval_split) == ("train[:90]", "test")
+    assert dataset.needs_labels
+
+
+def test_a_run_without_labels_reads_images_without_them(run, tmp_path):
+    recipe = dataclasses.replace(run.load_recipe(), objective="autoencoder")
+    RunFolder(tmp_path).save_recipe(recipe, [])
+    _, dataset = open_source(str(tmp_path))
+    assert not dataset.needs_labels
 
 
 def test_an_evaluation_needs_no_training_images(run, tmp_path):

@@ -125,6 +125,15 @@ def test_a_photo_is_read_as_by_an_evaluation(line, tmp_path, monkeypatch):
     np.testing.assert_array_equal(image, expected)
 
 
+def test_outputs_that_are_not_finite_are_a_fault_of_the_file(tmp_path):
+    pixels = np.zeros((*SIZE, 3), "uint8")
+    for names in (NAMES, None):
+        model = make_model(np.full((3, 4 if names else 1), np.nan))
+        with pytest.raises(ValueError, match="photo.png: .* NaN or infinity"):
+            predict(model, names, pixels, tmp_path)
+        assert not (tmp_path / "out").exists()
+
+
 def test_images_that_lose_a_part_are_refused(tmp_path):
     pixels = np.zeros((*SIZE, 3), "uint8")
     for line in ("resize_small(9)|central_crop", "central_crop"):
@@ -152,6 +161,10 @@ def test_no_result_takes_the_place_of_an_image(tmp_path):
     with pytest.raises(ValueError, match=r"`out` .*a\.png"):
         check_apart(name_maps(paths), tmp_path)
     check_apart(name_maps(paths[1:]), tmp_path)
+    # Nor of one that is beside them.
+    (tmp_path / "b.png").touch()
+    with pytest.raises(ValueError, match=r"`out` .*b\.png"):
+        check_apart(name_maps(paths[1:]), tmp_path)
     # A second time, the maps of the first would be taken for images.
     paths.append(str(tmp_path / "maps/a.png"))
     (tmp_path / "link").symlink_to(tmp_path)

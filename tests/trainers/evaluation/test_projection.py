@@ -84,3 +84,7 @@ def test_what_a_killed_command_left_is_removed(embeddings, tmp_path):
     assert {path.name for path in folder.glob("*.parquet")} == files
     # JSON has no tuples, which name the pixels of files.
     assert open_embeddings(folder).description["pixel_range"] == (0, 4095)
+    for same in ([0, 4095], (0, 4095)):  # The same command goes on.
+        EmbeddingWriter(folder, {**description, "pixel_range": same})
+    with pytest.raises(ValueError, match="`out`.*pixel_range"):
+        EmbeddingWriter(folder, {**description, "pixel_range": (0, 255)})

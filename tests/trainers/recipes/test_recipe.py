@@ -6,8 +6,9 @@ import shlex
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from trainers.recipes.flags import choose_recipe, flag_fields
+from trainers.recipes.flags import NoRecipeError, choose_recipe, flag_fields
 from trainers.recipes.recipe import Recipe
 from trainers.recipes.recipes import RECIPES
 from trainers.train import recipe_of_command, train
@@ -132,7 +133,7 @@ def test_a_run_alone_is_told_the_command_that_goes_on(
     monkeypatch.setattr("trainers.train.FLAGS", type("F", (), values))
 
     def refuse():
-        raise ValueError("`recipe` must be given, unless")
+        raise NoRecipeError("`recipe` must be given, unless")
 
     monkeypatch.setattr("trainers.train.recipe_flags.recipe_from_flags", refuse)
     with pytest.raises(ValueError, match="go on with a run") as raised:
@@ -145,6 +146,28 @@ def test_a_run_alone_is_told_the_command_that_goes_on(
     monkeypatch.setattr("trainers.train.FLAGS", type("F", (), values))
     with pytest.raises(ValueError, match="unless$"):
         recipe_of_command()
+
+
+def test_another_fault_of_a_command_without_a_recipe_is_named(
+    trained, parse, monkeypatch
+):
+    values = {"run_dir": str(trained), "recipe": None}
+    monkeypatch.setattr("trainers.train.FLAGS", type("F", (), values))
+    monkeypatch.setattr(
+        "trainers.train.recipe_flags.recipe_from_flags",
+        lambda: parse("--dataset=folder:photos", "--mask_ratio=0.5"),
+    )
+    with pytest.raises(ValueError, match="`mask_ratio` has no effect"):
+        recipe_of_command()
+
+
+def test_the_recipe_of_a_run_in_a_bucket_is_read(trained, parse):
+    folder = tf.io.gfile.join("ram://runs", "mine")
+    tf.io.gfile.makedirs(folder)
+    tf.io.gfile.copy(f"{trained}/recipe.json", f"{folder}/recipe.json", True)
+    found = parse(f"--recipe={folder}/recipe.json")
+    assert found.recipe == RunFolder(trained).load_recipe()
+    assert found.name == "mine"
 
 
 @pytest.mark.parametrize("dataset", ["pairs:rooms", "folder:rooms", "nyu"])

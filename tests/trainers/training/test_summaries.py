@@ -117,6 +117,7 @@ def test_learning_curve_of_a_file_with_holes(text, tmp_path):
         ([0.2, 0.5, 0.3], "dog 50%\na mouse of a ve… 30%"),
         ([0.5, 0.5, 0], "cat 50%\ndog 50%"),
         ([1], "cat"),
+        ([0, 0, 0], "no label"),
     ],
 )
 def test_labels_name_the_two_largest_shares(label, text):
