@@ -277,9 +277,16 @@ def release_frames(error: BaseException | None):
     An iterator of data among them would live until Python ends, and then wait
     forever for its threads, because they can no longer run Python code.
     """
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
+    errors = [error]
+    for error in errors:
+        more = (error.__cause__, error.__context__) if error else ()
+        errors += [each for each in more if each not in errors]
+        for frame, _ in traceback.walk_tb(error and error.__traceback__):
+            # TensorFlow leaves its own functions out of the traceback.
+            while frame:
+                with contextlib.suppress(RuntimeError):  # It is running.
+                    frame.clear()
+                frame = frame.f_back
 
 
 @contextlib.contextmanager

@@ -191,6 +191,8 @@ class MultiHeadSelfAttention(Composite):
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, appendix A.
     """
 
+    handed_down = ("dropout_rate", "norm", "norm_epsilon")
+
     def __init__(
         self,
         num_heads: int,

@@ -126,7 +126,8 @@ class InnerLayers:
             made = self.made.get(layer.name, {})
             now = vars(layer)
             changed = {"edits", *self.edits.get(layer.name, ())}
-            changed |= {k for k in made if now.get(k) is not made[k]}
+            set_later = {k for k in made if now.get(k) is not made[k]}
+            changed |= set_later - {*getattr(layer, "handed_down", ())}
             config = layer.get_config() if made else {}
             config = {k: config[k] for k in config.keys() & changed - NO_EDITS}
             if config:
@@ -140,6 +141,10 @@ class Composite(Layer):
     Args:
         edits: See `InnerLayers`.
     """
+
+    # Arguments that inner layers are made with. Set later on this layer, they
+    # change nothing of it, so they are no edits.
+    handed_down: tuple[str, ...] = ()
 
     def __init__(self, edits: dict | None = None, **kwargs):
         super().__init__(**kwargs)

@@ -155,6 +155,11 @@ class TransformerBlock(Composite):
         et al. 2023, arXiv:2210.09461, for merged tokens.
     """
 
+    handed_down = (
+        *("num_heads", "mlp_dim", "activation", "layer_norm_epsilon", "norm"),
+        *("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"),
+    )
+
     def __init__(
         self,
         num_heads: int,

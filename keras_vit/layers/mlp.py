@@ -68,6 +68,8 @@ class MlpBlock(Composite):
         Shazeer 2020, arXiv:2002.05202, for gates.
     """
 
+    handed_down = ("dropout_rate", "norm", "norm_epsilon")
+
     def __init__(
         self,
         mlp_dim: int,

@@ -47,6 +47,33 @@ class Array(NamedTuple):
     make: Callable[[], np.ndarray]
 
 
+# Endings of entries of layers that change nothing of what a model answers.
+ONLY_TRAINING = (
+    *("rate", "_regularizer", "_constraint", "_initializer", "momentum"),
+    *("use_remat", "seed", "trainable"),
+)
+
+
+def check_unedited(model: VisionTransformer | DensePredictor):
+    """Raise a ValueError if a file of the configuration were another model."""
+
+    def find(edits, path=""):
+        for layer, entries in edits.items():
+            for name, value in entries.items():
+                if name == "edits":
+                    yield from find(value, f"{path}{layer}/")
+                elif not name.endswith(ONLY_TRAINING):
+                    yield f"{path}{layer}.{name}"
+
+    if found := sorted(find(model.get_config().get("edits", {}))):
+        raise ValueError(
+            "`model` must compute what its `config` says; a file of another "
+            "library does not hold what was set on layers. Set it by the "
+            "configuration, or save a .keras file. "
+            f"Received: a model with other values of {', '.join(found)}"
+        )
+
+
 def save_checkpoint(
     model: VisionTransformer | DensePredictor,
     path: str | os.PathLike,
@@ -75,9 +102,10 @@ def save_checkpoint(
         The notes are also logged.
 
     Raises:
-        ValueError: If the model is quantised, or the family cannot express
-            it. The message states the reason. A folder names a class, so its
-            epsilon must be that of the model.
+        ValueError: If the model is quantised, layers were edited so that they
+            compute something else than its `config` says, or the family cannot
+            express it. The message states the reason. A folder names a class,
+            so its epsilon must be that of the model.
     """
     head = model.head if isinstance(model, DensePredictor) else None
     if head is None:
@@ -90,6 +118,7 @@ def save_checkpoint(
         )
     advice = "pass the float32 model that it was quantised from"
     refuse_quantized(model, advice)
+    check_unedited(model)
     path, family = pathlib.Path(path).expanduser(), LAYOUTS[layout]
     ending = path.suffix.lower()
     # A folder may have a dot in its name.

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import VisionTransformer, pretraining
+from keras_vit import VisionTransformer, pretraining, save_checkpoint
 from tests.tiny import noise, randomize, tiny_config
 
 KINDS = {
@@ -140,6 +140,43 @@ def test_a_changed_field_overrules_an_edit(edited):
     # All else stays edited.
     assert model.get_layer("block_01").mlp.activation == "exact"
     assert model.get_layer("dropout").rate == 0.25
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "value"),
+    [
+        ("block_01/mlp/hidden", "activation", keras.activations.relu),
+        ("block_00/attention", "num_heads", 1),
+        ("encoder_norm", "epsilon", 0.5),
+        ("predictions", "activation", keras.activations.softmax),
+    ],
+)
+def test_other_libraries_get_no_model_of_edited_layers(
+    place, name, value, tmp_path
+):
+    model = VisionTransformer(tiny_config(activation="exact"))
+    layers = {x.path: x for x in model._flatten_layers()}
+    model.get_layer("block_00").dropout.rate = 0.5
+    layers["block_00/mlp/hidden"].kernel_regularizer = keras.regularizers.L2(1)
+    save_checkpoint(model, tmp_path / "trained.safetensors", layout="timm")
+    setattr(layers[place], name, value)
+    with pytest.raises(ValueError, match=f"`model` .*{place}.{name}"):
+        save_checkpoint(model, tmp_path / "m.safetensors", layout="timm")
+
+
+def test_what_a_block_only_hands_down_is_no_edit(tmp_path):
+    model = randomize(VisionTransformer(tiny_config(activation="exact")))
+    block = model.get_layer("block_01")
+    block.activation, block.num_heads, block.dropout_rate = "relu", 1, 0.5
+    block.attention.norm_epsilon = block.layer_norm_epsilon = 0.5
+    new, x = (
+        saved(model, tmp_path / "m.keras"),
+        noise(2, *model.input_shape[1:]),
+    )
+    np.testing.assert_array_equal(
+        *(keras.ops.convert_to_numpy(m(x)) for m in (new, model))
+    )
+    assert "edits" not in model.get_config()
 
 
 def test_a_model_without_edits_has_no_entry():

@@ -1,10 +1,12 @@
 import csv
 import dataclasses
 import re
+import weakref
 
 import pytest
 
 import trainers.train
+from trainers.commands import release_frames
 from trainers.evaluation.evaluation import evaluate
 from trainers.recipes.flags import ChosenRecipe
 from trainers.training.trainer import prepare
@@ -86,3 +88,36 @@ def test_a_model_no_better_than_guessing_is_named(run, capsys, monkeypatch):
         trainers.train.print_results(trainer, 1.0)
         said = "no better than guessing one of 10 classes"
         assert (said in capsys.readouterr().out) == is_named
+
+
+def test_an_error_frees_what_the_functions_it_ended_hold():
+    """Also those that libraries leave out of the traceback, as TensorFlow."""
+
+    class Iterator:
+        """Stands for one whose threads Python waits for."""
+
+    kept = []
+
+    def outer():
+        iterator = Iterator()
+        kept.append(weakref.ref(iterator))
+        left_out(iterator)
+
+    def left_out(*arguments):
+        inner()
+
+    def inner():
+        raise ValueError("wrong")
+
+    with pytest.raises(KeyError) as raised:
+        try:
+            outer()
+        except ValueError as error:
+            first = error.__traceback__
+            of_outer, of_inner = first.tb_next, first.tb_next.tb_next.tb_next
+            of_outer.tb_next = of_inner
+            cause = OSError("another")
+            raise KeyError("name") from cause
+    assert kept[0]() is not None
+    release_frames(raised.value)
+    assert kept[0]() is None

@@ -329,7 +329,8 @@ def decode_pixels(encoded: tf.Tensor, pixels: PixelOptions) -> tf.Tensor:
         return traced(decode_image)(encoded)
 
     def read(encoded):
-        return decode_file(np.asarray(encoded).item(), pixels)
+        # As an array of bytes, it would lose zeros at its end.
+        return decode_file(np.asarray(encoded, object).item(), pixels)
 
     image = tf.numpy_function(read, [encoded], tf.uint8)
     return tf.ensure_shape(image, (None, None, pixels.channels or 3))

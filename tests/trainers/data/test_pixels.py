@@ -14,6 +14,7 @@ from keras_vit.preprocessing.description import Preprocessing
 from keras_vit.serving.models import load_version
 from trainers.commands import open_source
 from trainers.data.datasets import open_dataset
+from trainers.data.decoding import decode_pixels
 from trainers.data.inspection import find, inspect_images
 from trainers.data.pixels import PixelOptions, parse_pixel_range
 from trainers.evaluation.evaluation import evaluate
@@ -101,6 +102,18 @@ def test_colours_of_16_bits_are_read_in_a_graph_and_refused_by_pillow(deep):
     content = npy(colours)
     found = read_image(io.BytesIO(content), pixel_range=TWELVE)
     np.testing.assert_array_equal(found, scaled(colours, *TWELVE))
+
+
+def test_zeros_at_the_end_of_a_file_are_of_its_pixels():
+    """In a graph, NumPy would take them for the end of a text."""
+    pixels = np.ones((4, 3, 5), "uint8")
+    pixels[-1] = 0
+    stream = io.BytesIO()
+    np.save(stream, pixels)
+    files = tf.data.Dataset.from_tensors(stream.getvalue())
+    options = PixelOptions(channels=5)
+    [found] = files.map(lambda x: decode_pixels(x, options))
+    np.testing.assert_array_equal(found, pixels)
 
 
 def test_a_range_leaves_files_of_8_bits_alone():
