@@ -226,6 +226,17 @@ def _read_huggingface(row, note):
         # The quotient is rounded; a size a little too small is rounded down.
         while math.floor(max(crop) / fraction) < max(sides):
             fraction = math.nextafter(fraction, 0)
+        if len(sides) == 2 and crop[0] * sides[-1] != crop[-1] * sides[0]:
+            note(
+                "The images of this model are resized to another ratio of "
+                "sides than that of the part that is cut out of them; this "
+                "package resizes them to that of the part."
+            )
+    if row.get("do_resize") is False:
+        note(
+            "The images of this model are not resized ('do_resize'); this "
+            "package resizes them."
+        )
     if row.get("keep_aspect_ratio") is True and not is_shortest:
         note(
             "The images of this model keep the ratio of their sides "

@@ -251,6 +251,15 @@ def test_what_cannot_be_done_is_a_warning(tmp_path, row, words):
     [
         ({"resample": 0}, "nearest.*bilinear"),
         ({"keep_aspect_ratio": True}, "ratio of their sides"),
+        ({"do_resize": False}, "not resized"),
+        (
+            {
+                "size": {"height": 36, "width": 40},
+                "do_center_crop": True,
+                "crop_size": {"height": 32, "width": 32},
+            },
+            "another ratio of sides",
+        ),
     ],
 )
 def test_what_of_a_processor_cannot_be_done(tmp_path, row, words):
