@@ -95,7 +95,10 @@ def open_source(
             labels = recipe.label_options
         else:
             kind = recipe.labels if labels.kind == "auto" else labels.kind
-            separator = labels.separator or recipe.label_separator
+            separator = labels.separator
+            # Another table may have a column for each label.
+            if dataset is None or is_same_dataset(dataset, recipe.dataset):
+                separator = separator or recipe.label_separator
             labels = LabelOptions(kind, separator)
         if dataset is None and ":" in recipe.dataset:
             hint = (

@@ -57,6 +57,8 @@ def main(arguments):
         )
         folder = FLAGS.report_dir and as_path(FLAGS.report_dir)
         other = FLAGS.compare and read_other(FLAGS.compare, dataset)
+        if FLAGS.dataset and not FLAGS.eval_split:
+            print(describe_rest(dataset), end="")
         many = len(dataset.class_names) > NUM_CLASSES_SHOWN
         evaluate(
             source,
@@ -88,6 +90,19 @@ def main(arguments):
         if dataset.maps:
             files.remove("predictions.png")
         print(f"Report: {folder}/{', '.join(files)}")
+
+
+def describe_rest(dataset: ImageDataset) -> str:
+    """Return a line if a folder or a table has more images; "" if not."""
+    files = getattr(dataset.reader, "files", {})
+    total = sum(map(len, files.values()))
+    count = dataset.num_examples(dataset.eval_split)
+    if count >= total:
+        return ""
+    return (
+        f"Note: {count:,} of the {total:,} images are evaluated, those of the "
+        f"split {dataset.eval_split!r}; --eval_split=all takes all of them.\n"
+    )
 
 
 def list_files(num_classes: int, has_matrix: bool = True) -> list[str]:

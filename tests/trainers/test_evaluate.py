@@ -11,7 +11,8 @@ import pytest
 from tests.trainers.made import write_photos
 from trainers import evaluate, predict, probe
 from trainers.commands import open_source
-from trainers.evaluate import list_files, read_other
+from trainers.data.datasets import open_dataset
+from trainers.evaluate import describe_rest, list_files, read_other
 from trainers.evaluation.image_predictions import (
     ImagePrediction,
     write_image_predictions,
@@ -152,3 +153,15 @@ def test_files_are_grey_for_a_model_of_grey_images(run, tmp_path):
     source, data = open_source(str(run), dataset=f"folder:{tmp_path}")
     assert data.channels == 1
     assert len(list(predict_dataset(source.load_model(), data))) == 1
+
+
+def test_images_that_are_not_evaluated_are_counted(tmp_path):
+    folder = write_photos(
+        tmp_path, [f"{name}/{n}" for name in ("a", "b") for n in range(8)]
+    )
+    dataset = open_dataset(f"folder:{folder}")
+    count = dataset.num_examples("test")
+    assert 0 < count < 16
+    note = describe_rest(dataset)
+    assert f"{count} of the 16 images" in note and "--eval_split=all" in note
+    assert not describe_rest(dataclasses.replace(dataset, eval_split="all"))

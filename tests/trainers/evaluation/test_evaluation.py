@@ -372,6 +372,21 @@ def test_splits_that_are_left_out_are_those_of_the_run(run, tmp_path):
     assert dataset.needs_labels
 
 
+def test_the_separator_of_labels_is_that_of_the_table_of_a_run(run, tmp_path):
+    write_photos(tmp_path, ["x", "y"])
+    own, other = tmp_path / "own.csv", tmp_path / "other.csv"
+    own.write_text("image,labels\nx/0.png,a|b\ny/1.png,a\n")
+    other.write_text("image,a,b\nx/0.png,1,1\ny/1.png,1,0\n")
+    changes = {"dataset": f"csv:{own}", "label_separator": "|"}
+    changes |= {"labels": "several", "loss": "sigmoid", "eval_split": "all"}
+    recipe = dataclasses.replace(run.load_recipe(), **changes)
+    folder = tmp_path / "run"
+    RunFolder(folder).save_recipe(recipe, ["a", "b"])
+    for path in (None, f"csv:{other}"):
+        _, dataset = open_source(str(folder), dataset=path, eval_split="all")
+        assert dataset.class_names == ["a", "b"]
+
+
 def test_a_run_without_labels_reads_images_without_them(run, tmp_path):
     recipe = dataclasses.replace(run.load_recipe(), objective="autoencoder")
     RunFolder(tmp_path).save_recipe(recipe, [])
