@@ -131,7 +131,7 @@ def print_report(
     # The page has precision and F1 of each class as well.
     kinds = ("accuracy/", "average_precision/", "iou/")
     kinds = () if has_many_classes else kinds
-    hidden = ("model_digest", "chosen_on_split")
+    hidden = ("model_digest", "chosen_on_split", "was_trained_on")
     shown = [name for name in report if name not in hidden]
     names = [x for x in shown if "/" not in x or x.startswith(kinds)]
     width = max(24, *map(len, names))

@@ -117,6 +117,7 @@ def evaluate(
         patch_size, merged_tokens: The numbers that were given.
         chosen_on_split: What a training or a calibration chose by images of
             this split: "model", "thresholds", "calibration".
+        was_trained_on: True if the run has learned from images of this split.
         num_left_out: Number of ignored images, which have no label or cannot
             be read.
         num_unreadable: Number of images that cannot be read.
@@ -163,6 +164,7 @@ def evaluate(
         "preprocess": preprocess,
         **tokens,
         **name_chosen(source, dataset),
+        **({"was_trained_on": True} if was_trained_on(source, dataset) else {}),
         "num_left_out": dataset.num_examples(dataset.eval_split)
         - found["num_examples"],
         "num_unreadable": len(bad_examples.names),
@@ -216,6 +218,23 @@ def name_chosen(
         if has_images_of(figures["dataset"], figures["split"]):
             chosen.append("calibration")
     return {"chosen_on_split": " and ".join(chosen)} if chosen else {}
+
+
+def was_trained_on(
+    source: RunFolder | NamedModel, dataset: ImageDataset
+) -> bool:
+    """Return whether a run has learned from images of the evaluation split."""
+    recipe = source.load_recipe()
+    other = recipe and open_comparable(
+        dataset,
+        recipe.dataset,
+        train_split=recipe.train_split,
+        labels=recipe.label_options,
+    )
+    if not other or other.train_split is None:  # It need not be here.
+        return False
+    split = other.train_split
+    return share_images(dataset, dataset.eval_split, other, split)
 
 
 def choose_folder(

@@ -244,6 +244,12 @@ def entries_of_model(source: RunFolder | NamedModel) -> dict:
 
 def describe_choice(report: Mapping) -> str:
     """Return what to mind about a report, as a sentence; perhaps empty."""
+    if "was_trained_on" in report:
+        return (
+            "The model has learned from images of this split, so on others the "
+            "figures are likely to be much lower. Give --eval_split or "
+            "--dataset to evaluate images that had no part in it."
+        )
     if "chosen_on_split" not in report:
         return ""
     return (

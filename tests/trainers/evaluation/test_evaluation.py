@@ -24,13 +24,19 @@ from tests.trainers.made import (
 )
 from trainers.commands import open_source
 from trainers.evaluation import image_predictions as examples
-from trainers.evaluation.evaluation import choose_folder, evaluate, name_chosen
+from trainers.evaluation.evaluation import (
+    choose_folder,
+    evaluate,
+    name_chosen,
+    was_trained_on,
+)
 from trainers.evaluation.image_predictions import (
     PREDICTIONS_NAME,
     ImagePrediction,
     OtherModel,
 )
 from trainers.evaluation.predictions import predict_dataset
+from trainers.training.model_card import describe_choice
 from trainers.training.run_folder import NamedModel, RunFolder
 
 NAMES = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu"]
@@ -323,6 +329,9 @@ def test_another_split(run, digits):
     assert source == RunFolder(run.folder)
     report = evaluate(source, dataset)
     assert (report["split"], report["num_examples"]) == ("train[:90]", 90)
+    assert report["was_trained_on"]
+    assert "has learned from images of this split" in describe_choice(report)
+    assert not was_trained_on(run, digits)
     pairs = list(digits.examples("train").take(90).as_numpy_iterator())
     images = np.stack([image for image, _ in pairs]) / 127.5 - 1
     labels = np.array([label for _, label in pairs])
