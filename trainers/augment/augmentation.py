@@ -236,8 +236,8 @@ def try_operations(
     size, seed = (96, 64), tf.constant([1, 2])
     images = tf.zeros((2, *size, channels))
     for call in read_calls(text, argument):
+        operation = call.make(OPS | BATCH_OPS, image_size=size)
         if has_maps and call.name not in NORMALIZING:
-            operation = call.make(OPS | BATCH_OPS, image_size=size)
             if not hasattr(operation, "on_maps"):
                 why = "does not say how they move with the image (`on_maps`)"
                 if call.name in BATCH_OPS:
@@ -246,7 +246,6 @@ def try_operations(
                     "the images have an answer for each pixel, and "
                     f"{call.name} {why}"
                 )
-        operation = call.make(OPS | BATCH_OPS, image_size=size)
         if call.name in BUILT_IN:
             if call.name == "randaugment":  # It needs grey levels or colours.
                 operation(images[0], seed)
