@@ -14,6 +14,7 @@ from trainers.augment.augmentation import (
     line_of,
     parse_augmentation,
     preprocessing_in,
+    try_operations,
 )
 from trainers.data.batches import make_prepare_one
 from trainers.recipes.augreg import AUGREG_LEVELS
@@ -204,3 +205,13 @@ def test_what_a_recipe_does_is_written_into_its_model():
 def test_a_range_of_pixels_does_not_change_the_resizing():
     settings = Preprocessing("vit", pixel_range=(0, 4095))
     assert line_of(settings, (8, 8)) == line_of(Preprocessing("vit"), (8, 8))
+
+
+def test_images_that_an_operation_does_not_take_are_refused_at_once():
+    """Not in the graph of a data set, within an error of TensorFlow."""
+    line = "flip_lr|randaugment(2, 5)"
+    for channels in (1, 3):
+        try_operations(line, "augment", channels)
+    with pytest.raises(ValueError, match="`randaugment`.*`augment`"):
+        try_operations(line, "augment", 4)
+    try_operations("flip_lr", "augment", 4)
