@@ -185,6 +185,8 @@ OTHER = {
         **WEBP,
     ),
     "bits.bmp": encode(PHOTO.convert("1"), "BMP"),
+    "sign.ppm": encode(PHOTO, "PPM"),
+    "wavelets.jp2": encode(PHOTO, "JPEG2000"),
     "white_12.tif": tiff(b"\xff" * 384, 12),
     "white_is_zero.tif": tiff(bytes(512), 16, white=0),
 }

@@ -48,6 +48,7 @@ def open_source(
     train_split: str | None = UNREAD,
     eval_split: str | None = None,
     labels: LabelOptions = AUTO,
+    may_be_part: bool = False,
 ) -> tuple[RunFolder | NamedModel, ImageDataset]:
     """Return a model and the data set to evaluate it on.
 
@@ -61,6 +62,7 @@ def open_source(
         eval_split: A name or a slice; None for that of the run or, with
             another data set, of the data set.
         labels: How the labels are read; "auto" as the run was trained.
+        may_be_part: See `ImageDataset.with_forms_of`.
 
     Raises:
         ValueError: If not exactly one of `run_dir` and `model` is given, or
@@ -133,7 +135,7 @@ def open_source(
         numbers = [str(index) for index in range(len(data.class_names))]
         if sorted(numbers) == sorted(data.class_names):
             names = numbers
-    return source, data.with_forms_of(names)
+    return source, data.with_forms_of(names, may_be_part)
 
 
 def map_options_of(source: NamedModel) -> LabelOptions:

@@ -54,6 +54,7 @@ def main(arguments):
             FLAGS.data_dir,
             eval_split=FLAGS.eval_split,
             labels=LabelOptions(FLAGS.labels, FLAGS.label_separator),
+            may_be_part=True,
         )
         folder = FLAGS.report_dir and as_path(FLAGS.report_dir)
         other = FLAGS.compare and read_other(FLAGS.compare, dataset)

@@ -101,13 +101,15 @@ def run_graph(model: keras.Model, images, training):
 
     Keras keeps the outputs of all layers until the last one is computed. Here
     each is freed after the last layer that reads it, so the next one takes its
-    place in memory. Returns None if these are no images (B, H, W, C), or a
-    graph is built of them.
+    place in memory. Returns None if these are no images of the shape of the
+    model, or a graph is built of them.
     """
+    (start,), (end,) = model.inputs, model.outputs
     is_array = isinstance(images, np.ndarray) or ops.is_tensor(images)
     if not is_array or len(images.shape) != 4:
         return None
-    (start,), (end,) = model.inputs, model.outputs
+    if any(want not in (None, n) for want, n in zip(start.shape, images.shape)):
+        return None  # Keras names what is wrong.
     compute_dtype = model.compute_dtype
     tensors = {id(start): ops.convert_to_tensor(images, start.dtype)}
     nodes = [layer._inbound_nodes[0] for layer in model.layers[1:]]

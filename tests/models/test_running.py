@@ -123,9 +123,10 @@ def test_symbolic_images_are_left_to_keras():
     np.testing.assert_array_equal(to_numpy(nested(x)), to_numpy(model(x)))
 
 
-def test_images_of_another_size_are_refused_as_by_keras():
+@pytest.mark.parametrize("shape", [(7, 7, 3), (16, 16, 4), (16, 16, 1)])
+def test_images_of_another_shape_are_refused_as_by_keras(shape):
     with pytest.raises(ValueError, match="incompatible with the layer"):
-        make()(noise(1, 7, 7, 3))
+        make()(noise(1, *shape))
 
 
 @pytest.mark.parametrize("kind", [None, *LATER_KINDS])

@@ -13,6 +13,7 @@ from trainers import evaluate, predict, probe
 from trainers.commands import open_source
 from trainers.data.datasets import open_dataset
 from trainers.evaluate import describe_rest, list_files, read_other
+from trainers.evaluation import evaluation
 from trainers.evaluation.image_predictions import (
     ImagePrediction,
     write_image_predictions,
@@ -153,6 +154,31 @@ def test_files_are_grey_for_a_model_of_grey_images(run, tmp_path):
     source, data = open_source(str(run), dataset=f"folder:{tmp_path}")
     assert data.channels == 1
     assert len(list(predict_dataset(source.load_model(), data))) == 1
+
+
+def test_a_folder_may_have_some_of_the_classes(run, tmp_path):
+    """All logits count, as when the model is used; the others have no image."""
+    write_photos(tmp_path, [f"test/{digit}" for digit in (7, 2, 7, 5)])
+    name = f"folder:{tmp_path}"
+    source, part = open_source(str(run), dataset=name, may_be_part=True)
+    assert part.class_names == source.load_class_names()
+    assert sorted(part.labels("test")) == [2, 5, 7, 7]
+    report = evaluation.evaluate(source, part, report_dir=tmp_path / "report")
+    table = (tmp_path / "report" / "confusion.csv").read_text()
+    rows = [row.split(",") for row in table.splitlines()[1:]]
+    assert [sum(map(int, row[1:])) for row in rows] == [
+        [2, 5, 7, 7].count(digit) for digit in range(10)
+    ]
+    hits = sum(int(row[1 + place]) for place, row in enumerate(rows))
+    assert report["accuracy"] == pytest.approx(hits / 4)
+    assert report["num_examples"] == 4
+    # A new model would only have these classes, and so has a probe.
+    _, alone = open_source(str(run), dataset=name)
+    assert alone.class_names == ["2", "5", "7"]
+    write_photos(tmp_path, ["test/seven"])
+    _, other = open_source(str(run), dataset=name, may_be_part=True)
+    with pytest.raises(ValueError, match="has 'seven' and lacks '0', '1'"):
+        evaluation.evaluate(source, other)
 
 
 def test_images_that_are_not_evaluated_are_counted(tmp_path):

@@ -121,7 +121,9 @@ class ImageDataset:
         names = getattr(self.reader, "model_class_names", None)
         return self.class_names if names is None else names
 
-    def with_forms_of(self, class_names: Sequence[str]) -> "ImageDataset":
+    def with_forms_of(
+        self, class_names: Sequence[str], may_be_part: bool = False
+    ) -> "ImageDataset":
         """Return the data set with its classes as a model has them.
 
         Equal names in another Unicode form, as of folders on a Mac, get that of
@@ -129,10 +131,12 @@ class ImageDataset:
 
         Args:
             class_names: Those of the model, in the order of its logits.
+            may_be_part: Whether data that have only some of them get them all,
+                as images to evaluate may.
         """
         if not class_names or not isinstance(self.reader, ImageFiles):
             return self
-        reader = self.reader.with_forms_of(class_names)
+        reader = self.reader.with_forms_of(class_names, may_be_part)
         return dataclasses.replace(self, reader=reader)
 
     def with_pixels(self, options: PixelOptions) -> "ImageDataset":

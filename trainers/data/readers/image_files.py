@@ -73,7 +73,7 @@ class ImageFiles:
 
         return tf.data.Dataset.from_tensor_slices((paths, labels)).map(arrange)
 
-    def with_forms_of(self, class_names):
+    def with_forms_of(self, class_names, may_be_part=False):
         """Return the reader with classes named and numbered as in a model.
 
         Names that differ in their Unicode form are those of one class. Of
@@ -82,10 +82,12 @@ class ImageFiles:
 
         Args:
             class_names: The classes of the model, in the order of its logits.
+            may_be_part: Whether this is so of one label an image, too.
         """
         by_form = {normal_form(name): name for name in class_names}
         own = [by_form.get(normal_form(n), n) for n in self.class_names]
-        is_part = self.has_several_labels and set(own) < set(class_names)
+        may_be_part = may_be_part or self.has_several_labels
+        is_part = may_be_part and set(own) < set(class_names)
         order = sorted(own)
         if is_part or order == sorted(class_names):
             order = list(class_names)

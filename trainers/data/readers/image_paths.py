@@ -153,10 +153,11 @@ SYSTEM_FOLDERS = {
     *("System Volume Information", "lost+found"),
 }
 HEIF_ENDINGS = (".heic", ".heif")
-PILLOW_ENDINGS = (*HEIF_ENDINGS, ".avif", ".tif", ".tiff", ".npy")
 IMAGE_ENDINGS = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp"),
-    *PILLOW_ENDINGS,
+    # TensorFlow does not read these.
+    *(*HEIF_ENDINGS, ".avif", ".tif", ".tiff", ".npy"),
+    *(".jp2", ".ppm", ".pgm", ".pbm", ".pnm"),
 )
 
 

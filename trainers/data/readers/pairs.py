@@ -90,7 +90,7 @@ class PairFiles(ImageFiles):
             reason = str(error)
         raise ValueError(f"{printable(path)} {reason}")
 
-    def with_forms_of(self, class_names):
+    def with_forms_of(self, class_names, may_be_part=False):
         return self  # The numbers of the classes are in the files.
 
 

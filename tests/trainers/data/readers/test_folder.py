@@ -76,6 +76,17 @@ def test_a_class_by_the_name_of_a_split_beside_other_classes(folder):
     assert dataset.class_names == ["Anna", "Val"]
 
 
+def test_files_of_less_common_kinds_are_not_left_out(folder):
+    """Traffic signs are published as PPM, scans of maps as JPEG 2000."""
+    for ending in ("ppm", "PGM", "jp2", "tiff", "txt"):
+        image = Image.new("L" if ending == "PGM" else "RGB", (16, 16))
+        path = folder / f"train/black/other.{ending}"
+        image.save(path, None if ending != "txt" else "PNG")
+    dataset = open_dataset(f"folder:{folder}")
+    assert dataset.num_examples(dataset.train_split) == 12 + 4
+    assert len([*dataset.examples(dataset.train_split)]) == 16
+
+
 def test_a_folder_that_cannot_be_read_is_an_error(tmp_path):
     """Its images would be missing without a word."""
     with pytest.raises(OSError, match="absent"):
