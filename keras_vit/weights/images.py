@@ -216,10 +216,17 @@ def _read_huggingface(row, note):
         )
     size, crop = row.get("size"), _sides(row.get("crop_size"))
     is_shortest = isinstance(size, dict) and "shortest_edge" in size
+    kinds = ("image_processor_type", "feature_extractor_type")
+    kinds = [str(row[key]) for key in kinds if key in row]
     if type(size) is int:
         # One number is the short side of CLIP's images, both sides of others.
-        kinds = ("image_processor_type", "feature_extractor_type")
-        is_shortest = any(str(row.get(k)).startswith("CLIP") for k in kinds)
+        is_shortest = any(kind.startswith("CLIP") for kind in kinds)
+    if other := [kind for kind in kinds if kind.startswith(OTHER_PROCESSORS)]:
+        note(
+            f"The images of this model are for {other[0]}, which crops or "
+            "scales them in its own way; this package takes its settings for "
+            "those of ViTImageProcessor."
+        )
     sides, fraction = _sides(size), None
     if row.get("do_center_crop", False) and sides and crop:
         fraction = max(crop) / max(sides)
@@ -312,6 +319,11 @@ def _make(
     is_fraction = isinstance(crop_fraction, (int, float)) and (
         0 < crop_fraction <= 1
     )
+    if not is_fraction and crop_fraction is not None:
+        note(
+            f"The images of this model are cropped to {crop_fraction!r} of "
+            "their sides; this package keeps the whole, 1.0."
+        )
     return Preprocessing(
         name_of(mean, deviation),
         resize_mode,
@@ -383,6 +395,10 @@ OPEN_CLIP_DEFAULTS = {
     "interpolation": "bicubic",
     "resize_mode": "shortest",
 }
+# Image processors of Hugging Face that compute more than their settings say.
+OTHER_PROCESSORS = (
+    *("ConvNext", "EfficientNet", "Levit", "MobileViT", "Perceiver", "Vivit"),
+)
 HEIGHT_AND_WIDTH = ("height", "width")
 # Keys of JSON files that name the architecture.
 NAME_KEYS = ("architecture", "tag", "_name_or_path", "model_type")

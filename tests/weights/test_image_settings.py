@@ -233,6 +233,7 @@ def test_senseless_entries_have_their_defaults(tmp_path, value):
             {"resize_mode": "longest", "interpolation": "bilinear"},
             "padded to a square",
         ),
+        ({"interpolation": "bilinear", "crop_pct": 1.14}, "cropped to 1.14"),
     ],
 )
 def test_what_cannot_be_done_is_a_warning(tmp_path, row, words):
@@ -252,6 +253,10 @@ def test_what_cannot_be_done_is_a_warning(tmp_path, row, words):
         ({"resample": 0}, "nearest.*bilinear"),
         ({"keep_aspect_ratio": True}, "ratio of their sides"),
         ({"do_resize": False}, "not resized"),
+        (
+            {"image_processor_type": "ConvNextImageProcessorFast"},
+            "are for ConvNextImageProcessorFast",
+        ),
         (
             {
                 "size": {"height": 36, "width": 40},
