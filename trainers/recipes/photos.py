@@ -46,6 +46,7 @@ FROM_SCRATCH = SizeRule(
     augment="inception_crop(smallest={})|flip_lr|randaugment(2, 5)|mixup(0.2)",
     smallest=0.25,
 )
+RANDAUGMENT_CHANNELS = (1, 3)
 # A small part of an image may lack some of its labels.
 SMALLEST_OF_SEVERAL_LABELS = 0.7
 FITTED_FIELDS = (
@@ -105,6 +106,10 @@ def fit_to_images(
     smallest = rule.smallest
     if has_several_labels:
         smallest = SMALLEST_OF_SEVERAL_LABELS
+    augment = rule.augment.format(smallest)
+    if recipe.channels not in (None, *RANDAUGMENT_CHANNELS):
+        calls = augment.split("|")
+        augment = "|".join(c for c in calls if not c.startswith("randaugment"))
     short_side = round(recipe.image_size / CENTRAL_SHARE)
     passes_per_eval = steps / steps_per_epoch / NUM_EVALUATIONS
     settings = {
@@ -114,7 +119,7 @@ def fit_to_images(
         "learning_rate": float(
             f"{rule.image_rate * math.sqrt(batch_size):.2g}"
         ),
-        "augment": rule.augment.format(smallest),
+        "augment": augment,
         "eval_preprocess": f"resize_small({short_side})|central_crop",
         "epochs_per_eval": max(round(passes_per_eval), 1),
     }

@@ -58,6 +58,15 @@ def test_a_new_model_is_trained_longer_with_more_augmentation():
     assert "mixup" not in tuned.augment
 
 
+def test_images_of_other_channels_have_no_randaugment():
+    whole = fit(1000)
+    for channels, is_left_out in ((1, False), (3, False), (4, True), (5, True)):
+        recipe = fit(1000, channels=channels)
+        assert ("randaugment" not in recipe.augment) == is_left_out
+        rest = recipe.augment.replace("randaugment(2, 5)|", "")
+        assert rest == whole.augment.replace("randaugment(2, 5)|", "")
+
+
 def test_flags_stay_and_what_depends_on_them_follows():
     recipe = fit(1000, batch_size=32, epochs=4.0, image_size=384)
     assert (recipe.batch_size, recipe.epochs) == (32, 4.0)
