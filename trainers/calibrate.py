@@ -40,6 +40,7 @@ from trainers.evaluation.calibration import (
 )
 from trainers.evaluation.file_predictions import expand_folders
 from trainers.evaluation.predictions import make_load_image
+from trainers.paths import check_writable
 from trainers.training.model_card import write_card
 from trainers.training.run_folder import Calibration, RunFolder
 
@@ -58,19 +59,26 @@ def main(arguments):
             eval_split=FLAGS.eval_split,
         )
         refuse_flags(run.has_several_labels)
-        options = {
-            "batch_size": FLAGS.batch_size,
-            "bad_examples": BadExamples(FLAGS.max_bad_examples),
-        }
-        if run.has_several_labels:
-            check_images(run, dataset)
-            goal = FLAGS.threshold_goal or run.thresholds_chosen.get("goal")
-            goal = goal or run.load_recipe().threshold_goal
-            chosen = calibrate(run, dataset, goal, **options)
-            write_card(run, run.load_model())
-            print(describe_thresholds(run, chosen, goal))
-            print(f"Written: {run.recipe_path}. {REPEAT}")
-            return
+        check_writable(run.folder, "run_dir")
+        with run.claimed():  # A training would replace the model meanwhile.
+            text = calibrate_run(run, dataset)
+    print(text)
+
+
+def calibrate_run(run: RunFolder, dataset: ImageDataset) -> str:
+    """Calibrate a run by the flags, and return what was found."""
+    options = {
+        "batch_size": FLAGS.batch_size,
+        "bad_examples": BadExamples(FLAGS.max_bad_examples),
+    }
+    if run.has_several_labels:
+        check_images(run, dataset)
+        goal = FLAGS.threshold_goal or run.thresholds_chosen.get("goal")
+        goal = goal or run.load_recipe().threshold_goal
+        chosen = calibrate(run, dataset, goal, **options)
+        write_card(run, run.load_model())
+        found, path = describe_thresholds(run, chosen, goal), run.recipe_path
+    else:
         shape, preprocess = run.load_model().input_shape[1:], run.preprocess
         refuse_known(FLAGS.unknown, dataset)
         unknown = load_images(
@@ -80,7 +88,7 @@ def main(arguments):
             options["bad_examples"],
             run.pixel_range,
         )
-        found = calibrate_classes(
+        calibration = calibrate_classes(
             run,
             dataset,
             score=FLAGS.score,
@@ -89,8 +97,8 @@ def main(arguments):
             unknown=unknown,
             **options,
         )
-    print(describe(found))
-    print(f"Written: {run.calibration_path}. {REPEAT}")
+        found, path = describe(calibration), run.calibration_path
+    return f"{found}\nWritten: {path}. {REPEAT}"
 
 
 REPEAT = "Evaluations and exports from before do not know this: repeat them."

@@ -9,6 +9,7 @@ if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
 
     begin("trainers.inspect")
 
+import dataclasses
 import os
 import pathlib
 from collections.abc import Sequence
@@ -93,6 +94,7 @@ def inspect_run(
         images = [load_images(subject, paths) for subject in subjects]
     else:
         _, dataset = open_source(run_dir)
+        dataset = dataclasses.replace(dataset, needs_labels=False)
         images = [
             first_test_images(
                 dataset,

@@ -187,6 +187,13 @@ def test_a_score_that_was_not_measured_is_named(calibrated):
     assert f"No score could be measured, and {found.known.kind}" in text
 
 
+def test_a_run_that_is_trained_is_not_calibrated(calibrate, calibrated, folder):
+    """The training may replace the model while it is measured."""
+    with RunFolder(folder / "run").claimed():
+        result = calibrate("--run_dir=run")
+    assert result.returncode and "`run_dir` is in use" in result.stderr
+
+
 def test_mistakes_are_named(calibrate, calibrated):
     for flags, words in (
         (("--run_dir=absent",), "`run_dir` must be the folder of a run"),

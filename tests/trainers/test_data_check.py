@@ -188,6 +188,15 @@ def test_the_first_batch_leaves_unreadable_images_out(
         assert (images.std((1, 2, 3)) > 0.1).all()
 
 
+def test_a_first_batch_of_which_nothing_is_known_is_said(start, photos):
+    for path in photos.glob("train/*/*.png"):
+        path.write_bytes(b"")
+    trainer = start(max_bad_examples=99, augment="")
+    with pytest.warns(UserWarning, match="first batch has no image"):
+        pictures.draw_first_batch(trainer)
+    assert not (trainer.run.folder / "first_batch.png").exists()
+
+
 def test_the_first_batch_is_in_the_file_and_in_tensorboard(start):
     trainer = start(augment="")
     trainer.loop.numbers["step"] += 7

@@ -162,6 +162,27 @@ def test_bad_test_images_are_counted_and_others_have_their_names(
     assert len(images.pixels) == 5
 
 
+def test_images_of_which_nothing_is_known_are_shown(tmp_path, looks):
+    write_photos(tmp_path, 4 * ["photos"], size=(8, 8))
+    table = "path,cat,dog,split\n0.png,1,0,train\n1.png,0,1,train\n"
+    table += "2.png,,,test\n3.png,,,test\n"
+    (tmp_path / "photos/labels.csv").write_text(table)
+    recipe = dataclasses.replace(
+        RECIPES["digits"],
+        dataset=f"csv:{tmp_path}/photos/labels.csv",
+        augment="",
+        labels="several",
+        loss="sigmoid",
+    )
+    run = RunFolder(tmp_path / "run")
+    run.save_recipe(recipe, ["cat", "dog"])
+    config = tiny_config(image_size=8, patch_size=2, num_classes=2)
+    run.save_model(VisionTransformer(config))
+    inspect_run(str(run.folder), num_images=2)
+    [(_, [images], _, _)] = looks
+    assert images.names == ["2.png: no label", "3.png: no label"]
+
+
 def test_what_does_not_fit_is_said_before_anything_runs(
     run_dir, tmp_path, monkeypatch
 ):

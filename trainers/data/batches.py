@@ -24,6 +24,7 @@ from trainers.data.decoding import (
     fits_into_memory,
     make_decode,
 )
+from trainers.data.pixels import USUAL
 from trainers.data.splits import count_examples, take_ranges
 
 
@@ -412,6 +413,13 @@ def check_data_service(
         raise ValueError(
             "`data_service` must be unset for answers of each pixel, which "
             f"its workers cannot read. Received: dataset={dataset.name!r}"
+        )
+    if getattr(dataset.reader, "pixels", USUAL) != USUAL:
+        raise ValueError(
+            "`channels` and `pixel_range` must be unset with `data_service`, "
+            "whose workers cannot read such files. "
+            f"Received: channels={dataset.channels}, "
+            f"pixel_range={dataset.reader.pixels.pixel_range}"
         )
     if num_streams != 1:
         raise ValueError(

@@ -828,7 +828,13 @@ def judge_unknown(dataset: ImageDataset) -> Iterator[Finding]:
                 "model learns to give it always, and no mean figure counts it",
             )
         unknown = np.isnan(labels).sum(0)
-        if unknown.any():
+        if np.isnan(labels).all():
+            yield Finding(
+                "error",
+                f"the split {split!r} has no image with a known label; nothing "
+                "can be learned from it or measured on it",
+            )
+        elif unknown.any():
             counts = [
                 f"{name!r} of {n:,}" for name, n in zip(names, unknown) if n
             ]

@@ -113,6 +113,8 @@ def read_numbers(encoded: bytes, is_first_channel: bool = False) -> np.ndarray:
         numbers = np.load(io.BytesIO(encoded), allow_pickle=False)
         if numbers.ndim == 3 and numbers.shape[-1] == 1:
             numbers = numbers[..., 0]
+        if numbers.dtype == bool:
+            numbers = numbers.astype(np.uint8)
         if numbers.ndim != 2 or numbers.dtype.kind not in "iuf":
             raise ValueError(
                 f"has numbers of the shape {numbers.shape} and the type "
@@ -123,6 +125,11 @@ def read_numbers(encoded: bytes, is_first_channel: bool = False) -> np.ndarray:
         with Image.open(io.BytesIO(encoded)) as image:
             if image.width * image.height > MOST_PIXELS:
                 raise ValueError("has too many pixels")
+            if image.format in ("JPEG", "MPO"):
+                raise ValueError(
+                    "is a JPEG, which does not keep the numbers of its pixels; "
+                    "save maps as PNG"
+                )
             mode, numbers = image.mode, np.asarray(image)
     except ValueError:
         raise

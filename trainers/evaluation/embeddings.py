@@ -41,6 +41,7 @@ ENTRIES = (
     *("source", "directory", "vector", "dtype", "shape"),
     *("num_images", "class_names", "has_several_labels"),
 )
+SHARD_NAMES = "part-" + 5 * "[0-9]" + ".parquet"
 BLOCK_ROWS = 8192  # In memory at once.
 # What may differ when an interrupted command goes on.
 FREE_ENTRIES = ("source", "data_dir", "origin")
@@ -153,7 +154,7 @@ class EmbeddingWriter:
 
     Raises:
         ValueError: If the folder holds embeddings that were computed
-            otherwise.
+            otherwise, or Parquet files of something else.
     """
 
     def __init__(self, folder: Path, description: Mapping):
@@ -163,6 +164,11 @@ class EmbeddingWriter:
         if (folder / MANIFEST).exists():
             there, self.shards = read_manifest(folder)
             self._check_same(there)
+        elif others := self._others():
+            raise ValueError(
+                "`out` must be a folder without other Parquet files. Received: "
+                f"out={str(folder)!r} with {others[0].name!r}"
+            )
         self.remove_drafts()
         self._write_manifest()
 
@@ -184,11 +190,15 @@ class EmbeddingWriter:
 
     def remove_others(self):
         """Remove shards of a command that was killed and had other spans."""
-        if not isinstance(self.folder, RemotePath):
-            kept = {shard.file for shard in self.shards}
-            for path in self.folder.glob("part-*.parquet"):
-                if path.name not in kept:
-                    path.unlink(missing_ok=True)
+        kept = {shard.file for shard in self.shards}
+        for path in self._others(SHARD_NAMES):
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
+
+    def _others(self, names="*.parquet"):
+        if isinstance(self.folder, RemotePath):
+            return []
+        return sorted(self.folder.glob(names))
 
     def _check_same(self, there):
         # JSON has lists in place of tuples.

@@ -132,6 +132,8 @@ def evaluate(
     """
     tokens = {"patch_size": patch_size, "merged_tokens": merged_tokens}
     tokens = {name: x for name, x in tokens.items() if x is not None}
+    # Before the model is read: a training may replace its file meanwhile.
+    entries = entries_of_model(source)
     folder = choose_folder(source, dataset, report_dir, preprocess, **tokens)
     check_report_dir(source, folder)
     preprocess = source.preprocess if preprocess is None else preprocess
@@ -158,7 +160,7 @@ def evaluate(
         results.add(*batch)
     found = results.report()
     report = {
-        **entries_of_model(source),
+        **entries,
         "dataset": dataset.name,
         "split": dataset.eval_split,
         "preprocess": preprocess,

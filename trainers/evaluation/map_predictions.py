@@ -62,7 +62,8 @@ def check_apart(files: Mapping[str, str], out: Path):
     """Raise a ValueError if a result would take the place of an image.
 
     Among images there may be others that are not in `files`: no file beside
-    them is replaced.
+    them is replaced. Neither is a file without an overlay, which is written
+    before a map: it may be one that a person drew.
 
     Args:
         files: What `name_maps` returns.
@@ -71,6 +72,12 @@ def check_apart(files: Mapping[str, str], out: Path):
     sources = {os.path.realpath(path) for path in files}
     folders = {os.path.dirname(path) for path in sources}
     for name in files.values():
+        if (out / name).exists() and not (out / OVERLAYS / name).exists():
+            raise ValueError(
+                "`out` must be a folder for maps of `predict` alone. Received: "
+                f"out={str(out)!r} with {str(out / name)!r}, which `predict` "
+                "has not written and would replace; pass another folder"
+            )
         for place in (out / name, out / OVERLAYS / name):
             real = os.path.realpath(place)
             is_beside = os.path.dirname(real) in folders
@@ -194,10 +201,9 @@ def make_predict_maps(
             ][:top]
             summary = ", ".join(f"{name} {x:.1%}" for name, x in shares)
             over = paint_over(shown, classes.astype("float32"))
-        place = write(files[path], picture)
         over = Image.fromarray(np.round(255 * over).astype("uint8"))
         write(os.path.join(OVERLAYS, files[path]), over)
-        return place, shares, summary
+        return write(files[path], picture), shares, summary
 
     return predict
 

@@ -11,6 +11,7 @@ from keras_vit.models.features import without_head
 from keras_vit.tables import pick
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import BadExamples
+from trainers.evaluation.evaluation import choose_folder
 from trainers.evaluation.predictions import predict_dataset
 from trainers.paths import Path, check_writable, naming_folder
 from trainers.training.run_folder import NamedModel, RunFolder, write_report
@@ -268,8 +269,9 @@ def probe(
             `eval_batches`; None for those of the run.
         max_bad_examples: Number of unreadable images to skip at most, in both
             splits together.
-        report_dir: Folder to write to; None for the folder of a run, and to
-            write nothing for other models.
+        report_dir: Folder to write to; None for the folder of a run, or one
+            in it for another data set or preprocessing, as `choose_folder`
+            says, and to write nothing for other models.
         show: Takes the report before it is written, so that it is not lost if
             that fails.
 
@@ -289,7 +291,9 @@ def probe(
     choices = choices or ProbeChoices()
     functions = [pick(PROBES, name, "probes") for name in probes]
     check_has_train_split(dataset)
-    folder = report_dir or source.folder
+    # Those of a run without labels count all images.
+    dataset = dataclasses.replace(dataset, needs_labels=True)
+    folder = choose_folder(source, dataset, report_dir, preprocess)
     if folder:  # An error before the work, not after it.
         check_writable(folder, "report_dir")
     if preprocess is None:

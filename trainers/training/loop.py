@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 import keras
 import numpy as np
 
+from trainers.data.decoding import DataError
 from trainers.engine.checkpoints import CheckpointError, Checkpoints
 from trainers.engine.engine import Engine
 from trainers.engine.update import Update
@@ -49,7 +50,8 @@ class Best:
 
     def __post_init__(self):
         # Figure, negative loss, number of evaluations after it.
-        self.numbers = np.array([-1.0, -math.inf, 0.0])
+        self.numbers = np.empty(3)
+        self.forget()
 
     def judge(self, logs: dict[str, float]):
         """Compare an evaluation with the best one, and save a better model.
@@ -68,6 +70,10 @@ class Best:
         else:
             self.numbers[:] = [*best, num_since + 1]
 
+    def forget(self):
+        """Forget the evaluations, which were of other images."""
+        self.numbers[:] = -1.0, -math.inf, 0.0
+
     @property
     def is_over(self) -> bool:
         """Whether training should stop."""
@@ -80,7 +86,7 @@ LONGEST_CALL = 2.0  # seconds
 BATCHES_PER_CALL = 10  # Of the evaluation.
 SKIPPED = (
     "All updates from {} to {} were skipped, because their gradients were not "
-    "finite in float16: nothing was learned. --precision=mixed_bfloat16 or a "
+    "finite in float16: nothing was learned. --precision=bfloat16 or a "
     "smaller learning rate may help."
 )
 
@@ -332,7 +338,7 @@ class Loop:
             num_steps: Number of global batches.
 
         Raises:
-            ValueError: If no image has a weight above 0.
+            DataError: If no image has a weight above 0.
         """
         iterator, sums = iter(batches), np.zeros(self.update.num_measured)
         for start in range(0, num_steps, BATCHES_PER_CALL):
@@ -340,8 +346,9 @@ class Loop:
             sums += self.compiled.measure(iterator, count)
             self._stop_if_asked()
         if not sums[2]:
-            raise ValueError(
-                "`eval_batches` must hold images of a weight above 0. "
+            raise DataError(
+                "`eval_batches` must hold images of a weight above 0; no image "
+                "of the evaluation split is readable and has a known label. "
                 f"Received: {num_steps} batches without any"
             )
         figures, found = self.update.figures, self._means(sums[:3])

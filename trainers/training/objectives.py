@@ -305,6 +305,7 @@ def balance_classes(dataset: ImageDataset) -> np.ndarray:
             f"Received: dataset={dataset.name!r}"
         )
     labels = dataset.labels(dataset.train_split)
+    labels = labels[labels >= 0]  # Others are unknown.
     counts = np.bincount(labels, minlength=len(dataset.class_names))
     empty = [name for name, n in zip(dataset.class_names, counts) if not n]
     if empty:

@@ -416,6 +416,16 @@ def draw_first_batch(trainer):
     with trainer.bad_examples.named_errors():
         images, labels, weights = next(iter(batches))
     is_readable = weights > 0
+    if not tf.reduce_any(is_readable):
+        advice = ""
+        if trainer.dataset.maps:
+            advice = "; look at the maps, and at --depth_unit and --max_depth"
+        warnings.warn(
+            "the first batch has no image that can be read and of which "
+            f"something is known{advice}",
+            stacklevel=2,
+        )
+        return
     folder = trainer.run.folder
     folder.mkdir(parents=True, exist_ok=True)
     shown = (

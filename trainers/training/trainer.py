@@ -162,6 +162,9 @@ def prepare(
             recipe.num_checkpoints,
         )
         loop.resume()
+        saved = run.started_recipe() if force and loop.best else None
+        if saved and any(getattr(saved, n) != getattr(recipe, n) for n in SEEN):
+            loop.best.forget()
         variables = [(v.path, v) for v in loop.model.variables]
         if loop.update.distillation:
             teacher = loop.update.distillation.teacher
@@ -180,6 +183,10 @@ def prepare(
         plan,
         tuple(callbacks),
     )
+
+
+# The fields that say by which images the best model was chosen.
+SEEN = ("dataset", "eval_split", "eval_preprocess")
 
 
 def _normalize(recipe, started, channels):

@@ -19,6 +19,7 @@ from trainers.data import batches, decoding
 from trainers.data.batches import eval_batches, to_model_input, train_batches
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import BadExamples
+from trainers.data.pixels import USUAL, PixelOptions
 
 
 class Told(Numbers):
@@ -374,12 +375,18 @@ class TestEvalBatches:
             "must be 1 with `data_service`",
         ),
         (
+            {"data_service": "grpc://x:1", "pixels": PixelOptions(1)},
+            "`channels` and .* must be unset with `data_service`.*channels=1",
+        ),
+        (
             {"data_service": "grpc://x:1", "bad_examples": BadExamples(1)},
             "must be 0 with `data_service`.*max_bad_examples=1",
         ),
     ],
 )
 def test_numbers_that_do_not_fit(photos, choices, match):
+    choices = {**choices}
+    photos = photos.with_pixels(choices.pop("pixels", USUAL))
     with pytest.raises(ValueError, match=match):
         train_batches(
             photos, **{"image_size": (8, 8), "batch_size": 8, **choices}

@@ -153,8 +153,8 @@ def test_no_two_files_have_one_name():
 
 
 def test_no_result_takes_the_place_of_an_image(tmp_path):
-    (tmp_path / "maps").mkdir()
-    for name in ("a.png", "b.jpg", "maps/a.png"):
+    (tmp_path / "maps/overlays").mkdir(parents=True)
+    for name in ("a.png", "b.jpg", "maps/a.png", "maps/overlays/a.png"):
         (tmp_path / name).touch()
     paths = [str(tmp_path / name) for name in ("a.png", "b.jpg")]
     check_apart(name_maps(paths), tmp_path / "maps")
@@ -165,6 +165,11 @@ def test_no_result_takes_the_place_of_an_image(tmp_path):
     (tmp_path / "b.png").touch()
     with pytest.raises(ValueError, match=r"`out` .*b\.png"):
         check_apart(name_maps(paths[1:]), tmp_path)
+    # Nor of a mask that a person drew, which has no overlay.
+    (tmp_path / "drawn").mkdir()
+    (tmp_path / "drawn/a.png").touch()
+    with pytest.raises(ValueError, match=r"`out` .*drawn/a\.png.*not written"):
+        check_apart(name_maps(paths), tmp_path / "drawn")
     # A second time, the maps of the first would be taken for images.
     paths.append(str(tmp_path / "maps/a.png"))
     (tmp_path / "link").symlink_to(tmp_path)

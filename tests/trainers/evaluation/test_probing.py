@@ -67,6 +67,22 @@ def test_several_classes_of_a_training_image_are_refused(made):
     assert report["num_test"] == 300
 
 
+def test_a_run_without_labels_is_probed_on_those_that_have_one(
+    monkeypatch, made
+):
+    path, dataset, _ = made
+    needed = []
+
+    def record(dataset, **options):
+        needed.append(dataset.needs_labels)
+        return made_batches(dataset, **options)
+
+    monkeypatch.setattr(trainers.data.batches, "eval_batches", record)
+    unlabelled = dataclasses.replace(dataset, needs_labels=False)
+    probe(NamedModel(path), unlabelled, ["knn"], preprocess="")
+    assert needed == [True, True]
+
+
 def test_unreadable_images_are_named_or_left_out(tmp_path):
     places = 4 * ["train/a", "train/b"] + 2 * ["test/a", "test/b"]
     write_photos(tmp_path / "images", places)
@@ -152,6 +168,11 @@ def test_a_run_on_digits_end_to_end(run, digits):
     # Even a model that is hardly trained tells some digits apart.
     assert row["mean"] > 0.25 and report["probes"]["knn/5"]["mean"] > 0.25
     assert report["probes"]["knn/5"]["deviation"] is None
+    # Of other data, the report has a folder of its own.
+    few = dataclasses.replace(digits, name="digits_again")
+    probe(run, few, ["knn"])
+    assert json.loads((run.folder / "probe.json").read_text()) == report
+    assert (run.folder / "dataset_digits_again/probe.json").exists()
 
 
 def test_numbers_of_a_flag():

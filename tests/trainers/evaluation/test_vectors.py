@@ -304,6 +304,20 @@ def test_nothing_is_lost_or_doubled(
     }
 
 
+def test_tables_of_something_else_stay(source, photos, tmp_path):
+    foreign = tmp_path / "part-00000-c2f0.snappy.parquet"
+    foreign.write_bytes(b"what Spark has written")
+    with pytest.raises(ValueError, match="`out` must be .*part-00000-c2f0"):
+        embed(source, photos, tmp_path, batch_size=12)
+    assert [*tmp_path.iterdir()] == [foreign]
+    kept = foreign.rename(tmp_path / "kept")
+    embed(source, photos, tmp_path, batch_size=12)
+    kept.rename(foreign)
+    (tmp_path / "part-00007.parquet").touch()  # Of a command with more shards.
+    embed(source, photos, tmp_path, batch_size=12)
+    assert foreign.exists() and not (tmp_path / "part-00007.parquet").exists()
+
+
 @pytest.mark.slow
 def test_a_command_that_is_killed_goes_on(tmp_path, subprocess_environment):
     """On the other backend, whose vectors are the same."""

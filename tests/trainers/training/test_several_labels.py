@@ -236,6 +236,11 @@ def test_labels_that_all_images_have_do_not_count(finished, table):
     texts = [finding.text for finding in found]
     assert "has no image without 'even'" in texts[0]
     assert "the label 'round' of 90" in texts[1]
+    files["test"] = [(path, LabelSet((), ())) for path, _ in files["test"]]
+    reader = dataclasses.replace(dataset.reader, files=files)
+    found = judge_unknown(dataclasses.replace(dataset, reader=reader))
+    errors = [finding.text for finding in found if finding.level == "error"]
+    assert len(errors) == 1 and "'test' has no image with a known" in errors[0]
 
 
 def stop_and_go_on(table, folder, whole):

@@ -266,6 +266,11 @@ def test_the_best_model_is_kept_and_training_stops_early(
     averages = [tensor.numpy() for tensor in whole.loop.optimizer.averages]
     for trainer in (whole, stopped):
         equal(trainer.run.load_model().get_weights(), averages)
+    # By other images, it would have to be found again.
+    for split, is_known in ((recipe.eval_split, True), ("train", False)):
+        changed = dataclasses.replace(recipe, eval_split=split)
+        again = prepare(changed, str(tmp_path / "whole"), force=True)
+        assert (again.loop.best.numbers[0] == 0.7) == is_known
 
 
 def weights_after(trainer, step):

@@ -184,6 +184,9 @@ def test_numbers_of_pixels_are_classes(read, tmp_path):
         read(np.uint8([[0, 1], [2, 255]])), [[0, 1], [2, nan]]
     )
     np.testing.assert_array_equal(read(np.array([[True, False]])), [[1, 0]])
+    np.save(tmp_path / "b.npy", np.array([[True, False]]))
+    found = MapRule("segment", 2).read((tmp_path / "b.npy").read_bytes())
+    np.testing.assert_array_equal(found, [[1, 0]])
     # Of a palette, the indices count; of grey colours, the level.
     image = Image.fromarray(np.uint8([[2, 0]]), "P")
     image.putpalette([9, 9, 9, 8, 8, 8, 7, 7, 7])
@@ -258,6 +261,11 @@ def test_what_is_no_map_is_refused(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((2, 2, 3), "uint8"))
     with pytest.raises(ValueError, match="shape"):
         rule.read((tmp_path / "a.npy").read_bytes())
+    # Its decoder gives other numbers than were written, and classes of none.
+    image = Image.fromarray(np.uint8([[0, 1], [2, 255]]))
+    image.save(tmp_path / "c.jpg", quality=100)
+    with pytest.raises(ValueError, match="is a JPEG.*as PNG"):
+        rule.read((tmp_path / "c.jpg").read_bytes())
     np.save(tmp_path / "b.npy", np.array([["a"]], object))
     with pytest.raises(ValueError, match="pickle"):
         rule.read((tmp_path / "b.npy").read_bytes())
