@@ -27,6 +27,7 @@ from keras_vit.weights.hub import (
     holds_weights,
     parse_repository,
 )
+from keras_vit.weights.images import change_config
 from keras_vit.weights.read import build_from, warn
 
 DOCSTRING = """Build the ViT {variant}, {num_parameters:,} parameters.
@@ -39,9 +40,10 @@ DOCSTRING = """Build the ViT {variant}, {num_parameters:,} parameters.
         include_top: Whether the model ends in the classifier.
         weights: None for new weights; a name of `PRETRAINED` or `HUB_MODELS`,
             with or without the variant: {weights}; the path of a checkpoint
-            of any family, see `from_checkpoint`; or a `.weights.h5` or
-            `.keras` file that this package saved. Arguments that are not given
-            are then those of the checkpoint, the image size among them.
+            of any family, see `from_checkpoint`; or a `.keras` file of a
+            VisionTransformer. Arguments that are not given are then those of
+            the checkpoint, the image size among them. Or a `.weights.h5` file
+            of a model that was built with the same arguments.
         input_tensor: A symbolic tensor to build the model on.
         input_shape: (height, width, channels) in pixels, any whole number of
             patches; default ({height}, {width}, {channels}). (None, None, C)
@@ -138,8 +140,19 @@ def make_builder(variant: str) -> Builder:
         source = find_weights(weights, variant)
         if not is_own_file(source):
             return _build_from(source, variant, choices, make)
-        model = make(dataclasses.replace(default, **choices))
-        load_own_weights(model, source)
+        if source.endswith(".keras"):
+            own = open_own_file(source)
+            check_variant(
+                own.config,
+                dataclasses.replace(default, **choices),
+                source,
+                builder_name,
+            )
+            model = make(change_config(own.config, choices))
+            copy_own_weights(model, own, source)
+        else:  # It tells nothing of the model but its weights.
+            model = make(dataclasses.replace(default, **choices))
+            model.load_weights(source)
         return model
 
     build.__name__ = build.__qualname__ = builder_name
@@ -314,30 +327,43 @@ def is_own_file(path: str) -> bool:
         return True  # Loading it then fails with the message of Keras.
 
 
-def load_own_weights(model: keras.Model, path: str):
-    """Load weights that Keras saved for a model of this package.
-
-    The weights of a `.keras` file are matched by their paths. Weights that
-    `model` does not have, such as those of a classifier, are ignored.
-
-    Args:
-        model: The model to load the weights into.
-        path: A `.weights.h5` or `.keras` file.
+def open_own_file(path: str) -> VisionTransformer:
+    """Return the model of a `.keras` file.
 
     Raises:
-        ValueError: If a weight is missing or has another shape. With a
-            `.keras` file, `model` is left unchanged.
+        ValueError: If it is quantised, or no VisionTransformer: layers around
+            one, such as a `Rescaling`, would be lost.
     """
-    if path.endswith(".weights.h5"):
-        model.load_weights(path)
-        return
-    source = keras.saving.load_model(path, compile=False)
-    if is_quantized(source):
+    own = keras.saving.load_model(path, compile=False)
+    if is_quantized(own):
         raise ValueError(
             "`weights` must belong to a model that is not quantised. "
             f"Received: weights={path!r}"
         )
-    found = {weight.path: weight for weight in source.weights}
+    if not isinstance(own, VisionTransformer):
+        raise ValueError(
+            "`weights` must be the file of a VisionTransformer. Received: "
+            f"weights={path!r}, a {type(own).__name__}; load it with "
+            "`keras.saving.load_model`"
+        )
+    return own
+
+
+def copy_own_weights(model: keras.Model, own: VisionTransformer, path: str):
+    """Copy the weights of the model of a file, matched by their paths.
+
+    Those that `model` does not have, such as of a classifier, are ignored.
+
+    Args:
+        model: The model to copy them into.
+        own: The model of the file.
+        path: The file, for the error.
+
+    Raises:
+        ValueError: If a weight is missing or has another shape; `model` is
+            left unchanged.
+    """
+    found = {weight.path: weight for weight in own.weights}
     for weight in model.weights:
         if weight.path not in found:
             raise ValueError(f"`weights`: {path} has no {weight.path}.")

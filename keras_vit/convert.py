@@ -103,7 +103,7 @@ def convert(
             notes = save_checkpoint(model, target, layout=layout)
             write_class_names(target, layout, names)
             return notes
-        with atomic_write(target) as draft:
+        with atomic_write(path) as draft:
             model.save(draft)
     return ()
 

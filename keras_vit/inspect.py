@@ -34,6 +34,7 @@ from keras_vit.preprocessing import (
     preprocess_input,
     read_image,
 )
+from keras_vit.weights.hub import locate
 
 
 def open_subject(source: str, **hints) -> Subject:
@@ -56,7 +57,9 @@ def open_subject(source: str, **hints) -> Subject:
 
     imagenet = [name for _, name in imagenet_classes()]
     class_names = known_classes(model)
-    class_names = class_names or stated_class_names(source, config.num_classes)
+    if not class_names:
+        place = source if source.endswith(".keras") else locate(source)
+        class_names = stated_class_names(place, config.num_classes)
     if class_names is None and config.num_classes == len(imagenet):
         class_names = imagenet
     if class_names == imagenet:

@@ -156,8 +156,9 @@ def class_means(score: KnownScore, features, logits):
 def fit_class_means(features: np.ndarray, classes: np.ndarray) -> dict:
     """Return what makes features white, and the class means among those."""
     present, index = np.unique(classes, return_inverse=True)
-    members = np.eye(len(present))[index]  # (N, C)
-    means = members.T @ features / members.sum(0)[:, None]
+    means = np.stack(
+        [features[index == n].mean(0, "float64") for n in range(len(present))]
+    )
     rest = features - means[index]
     covariance = rest.T @ rest / len(rest)
     size = np.trace(covariance) / len(covariance)

@@ -125,6 +125,9 @@ class LayerDecayOptimizer(keras.optimizers.Optimizer):
         self._factor = 1.0
         self._replace_steps(inner_optimizer)
 
+    def exclude_from_weight_decay(self, var_list=None, var_names=None):
+        self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
+
     def _replace_steps(self, inner):
         """Let the steps of `inner` go through the layers, one by one."""
         current = inner._get_current_learning_rate

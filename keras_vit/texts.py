@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_vit.layers.base import as_float32
+from keras_vit.layers.base import as_float32, refuse_quantized
 from keras_vit.models import VisionTransformer
 from keras_vit.models.text import TextTransformer
 from keras_vit.models.tuning import copy_model
@@ -195,6 +195,7 @@ def _normalize(vectors) -> np.ndarray:
 
 def _check_towers(model, text):
     """Raise a ValueError unless the towers make vectors of the same space."""
+    refuse_quantized(model, "call `zero_shot` before `quantize`")
     config, size = model.config, text.model.config.embedding_size
     is_tower = (
         config.pooling != "none"

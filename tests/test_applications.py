@@ -10,7 +10,11 @@ import pytest
 
 import keras_vit
 from keras_vit import VARIANTS, VisionTransformer, ViT_B16
-from keras_vit.applications import BUILDERS, load_own_weights
+from keras_vit.applications import (
+    BUILDERS,
+    copy_own_weights,
+    open_own_file,
+)
 from tests.tiny import noise, randomize, to_numpy
 
 SMALL = {"width": 24, "depth": 1, "mlp_dim": 48, "num_heads": 3}
@@ -210,6 +214,28 @@ def test_weights_of_a_file(ending, tmp_path):
         np.testing.assert_array_equal(to_numpy(model(x)), to_numpy(expected(x)))
 
 
+def test_a_file_tells_what_the_arguments_do_not(tmp_path):
+    """Also what leaves no trace in its weights."""
+    path = tmp_path / "model.keras"
+    choices = {"activation": "exact", "layer_norm_epsilon": 1e-5}
+    choices |= {"norm_placement": "after", "preprocessing": "imagenet"}
+    source = randomize(build(classes=5, **choices))
+    source.save(path)
+    model = ViT_B16(**SMALL, classes=5, weights=path)
+    assert model.config == source.config
+    x = noise(2, 32, 32, 3)
+    np.testing.assert_array_equal(to_numpy(model(x)), to_numpy(source(x)))
+    changed = build(classes=5, weights=path, activation="tanh")
+    assert changed.config.activation == "tanh"
+    with pytest.raises(ValueError, match="is not a ViT_B16: it has width="):
+        ViT_B16(classes=5, weights=path)
+    scaled = keras.Sequential([keras.layers.Rescaling(2.0), source])
+    scaled.build((None, 32, 32, 3))
+    scaled.save(path)
+    with pytest.raises(ValueError, match="VisionTransformer.*a Sequential"):
+        build(classes=5, weights=path)
+
+
 def test_weights_that_do_not_fit_are_an_error(tmp_path):
     path = tmp_path / "model.keras"
     build(include_top=False).save(path)
@@ -229,7 +255,7 @@ def test_bad_weights_leave_the_model_as_it_was(tmp_path):
     model = randomize(build(classes=6))
     before = model.get_weights()
     with pytest.raises(ValueError, match="predictions/kernel has the shape"):
-        load_own_weights(model, str(path))
+        copy_own_weights(model, open_own_file(str(path)), str(path))
     for old, new in zip(before, model.get_weights()):
         np.testing.assert_array_equal(old, new)
 

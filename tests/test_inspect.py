@@ -146,13 +146,20 @@ def test_classes_of_imagenet_have_names(tmp_path):
 
 
 @pytest.mark.parametrize("number", [7, 1000])
-def test_classes_that_a_checkpoint_states_have_its_names(tmp_path, number):
+def test_classes_that_a_checkpoint_states_have_its_names(
+    tmp_path, number, monkeypatch
+):
     folder = str(tmp_path / "stating")
     model = randomize(VisionTransformer(tiny_config(num_classes=number)), 0)
     save_checkpoint(model, folder, layout="huggingface")
     own = [f"part, {index}" for index in range(number)]
     write_class_names(folder, "huggingface", own)
     assert inspect.open_subject(folder).class_names == own
+    if number == 7:  # Also by the name of a repository.
+        monkeypatch.setattr(inspect, "locate", {"hf://me/own": folder}.get)
+        monkeypatch.setattr(inspect, "open_model", lambda name: model)
+        assert inspect.open_subject("hf://me/own").class_names == own
+        monkeypatch.undo()
     imagenet = [name for _, name in imagenet_classes()][:number]
     write_class_names(folder, "huggingface", imagenet)
     shown = inspect.open_subject(folder).class_names

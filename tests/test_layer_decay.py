@@ -182,6 +182,17 @@ def test_a_step_of_adam_is_scaled_by_a_schedule_too():
         np.testing.assert_allclose(size, 1e-3 * rate, rtol=1e-2)
 
 
+def test_weights_without_decay_stay_so():
+    inner = keras.optimizers.AdamW(weight_decay=0.1)
+    model = make_model()
+    optimizer = layer_decay_optimizer(inner, model, 0.5)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    optimizer.build(model.trainable_variables)
+    for variable in model.trainable_variables:
+        decays = inner._use_weight_decay(variable)
+        assert decays == variable.path.endswith("kernel")
+
+
 def test_a_saved_model_continues_with_its_optimizer(tmp_path):
     def make(model):
         adam = keras.optimizers.AdamW(1e-3, weight_decay=0.1)

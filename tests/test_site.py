@@ -147,6 +147,7 @@ def test_figures_are_those_that_the_scripts_draw(script, tmp_path, monkeypatch):
     import style
 
     style.write(runpy.run_path(str(script)).get("FIGURES", {}), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {*figures_of(script)}
     for path in tmp_path.iterdir():
         drawn, committed = path.read_bytes(), (IMAGES / path.name).read_bytes()
         if path.suffix == ".png":

@@ -213,7 +213,7 @@ def export_model(
     check_formats(formats, options)
     check_exportable(model, images)
     model = without_lora(model)
-    export_dir = pathlib.Path(export_dir)
+    export_dir = pathlib.Path(export_dir).expanduser()
     name = name or model.name
     version = check_destination(export_dir, name, version)
     # Folders that servers watch are published last.
@@ -315,7 +315,7 @@ def export_file(
     Example:
         export_file(model, "model.onnx", images)
     """
-    path = pathlib.Path(path)
+    path = pathlib.Path(path).expanduser()
     check_exportable(model, images)
     if format is None:
         found = [k for k, row in FORMATS.items() if row.suffix == path.suffix]

@@ -323,7 +323,12 @@ def _project(config, x, inner, policy):
         x = inner(keras.layers.Dropout, "head_dropout", rate)(x)
     wide = wide_policy_at(policy, "predictions")
     count = config.depth_bins or config.num_outputs
-    return inner(keras.layers.Conv2D, "predictions", count, 1, dtype=wide)(x)
+    options = {"dtype": wide, **CHANNELS_LAST}
+    return inner(keras.layers.Conv2D, "predictions", count, 1, **options)(x)
+
+
+# Also if Keras is configured otherwise.
+CHANNELS_LAST = {"data_format": "channels_last"}
 
 
 # As PyTorch's BatchNorm2d: it keeps nine tenths of the statistics.
@@ -334,7 +339,7 @@ def _dpt(config, maps, images, inner, policy):
     """Return the fused maps of four stages, projected."""
 
     def conv(name, width, side=3, **options):
-        options = {"padding": "same", **options}
+        options = {"padding": "same", **CHANNELS_LAST, **options}
         return inner(keras.layers.Conv2D, name, width, side, **options)
 
     def unit(x, name):
@@ -356,9 +361,17 @@ def _dpt(config, maps, images, inner, policy):
         factor = FACTORS[index]
         if factor > 1:
             transposed = keras.layers.Conv2DTranspose
-            x = inner(transposed, f"{name}_resize", width, factor, factor)(x)
+            x = inner(
+                transposed,
+                f"{name}_resize",
+                width,
+                factor,
+                factor,
+                **CHANNELS_LAST,
+            )(x)
         elif factor < 1:
-            x = inner(keras.layers.ZeroPadding2D, f"{name}_pad", 1)(x)
+            pad = keras.layers.ZeroPadding2D
+            x = inner(pad, f"{name}_pad", 1, **CHANNELS_LAST)(x)
             options = {"strides": 2, "padding": "valid"}
             x = conv(f"{name}_resize", width, **options)(x)
         neck = conv(f"{name}_neck", config.width, use_bias=False)

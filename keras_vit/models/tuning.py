@@ -146,6 +146,7 @@ class TunableModel(keras.Model):
         for layer in check_lora(self, rank, layers, alpha):
             layer.enable_lora(int(rank), lora_alpha=alpha)
             layer.save_own_variables = functools.partial(save_merged, layer)
+            layer.load_own_variables = functools.partial(load_merged, layer)
         set_trained(self, is_kept)
         if keras.backend.backend() == "torch":
             # Keras makes the parameters of a module once, when it is built.
@@ -346,6 +347,16 @@ def save_merged(layer, store):
     store["0"] = merged_kernel(layer)
     if layer.bias is not None:
         store["1"] = layer.bias
+
+
+def load_merged(layer, store):
+    """Load a layer as Keras does, but leave A as it is.
+
+    Keras sets A and B to zero, where neither has a gradient.
+    """
+    start = keras.ops.convert_to_numpy(layer.lora_kernel_a)
+    type(layer).load_own_variables(layer, store)
+    layer.lora_kernel_a.assign(start)
 
 
 def check_lora(model, rank: int, layers: Iterable[str], alpha) -> list:

@@ -13,6 +13,7 @@ from keras_vit.layers import kernels
 from keras_vit.layers.base import (
     InnerLayers,
     policy_at,
+    refuse_quantized,
     wide,
     wide_policy_at,
 )
@@ -382,16 +383,15 @@ class VisionTransformer(TunableModel):
                 f" Received: patch_dropout_rate={config.patch_dropout_rate}"
             )
         layers = {layer.name: layer for layer in self.layers}
-        outputs = []
-        for index in block_indices(config.depth, blocks, "blocks"):
-            x = layers[f"block_{index:02d}"].output
-            if norm and "encoder_norm" in layers:
-                x = layers["encoder_norm"](x)
-            outputs.append(x)
-        tokens = outputs
+        tokens = [
+            layers[f"block_{index:02d}"].output
+            for index in block_indices(config.depth, blocks, "blocks")
+        ]
         if images is not self.input:
-            tokens = keras.Model(self.input, outputs)(images)
+            tokens = keras.Model(self.input, tokens)(images)
         tokens = tokens if isinstance(tokens, list) else [tokens]
+        if norm and "encoder_norm" in layers:
+            tokens = [layers["encoder_norm"](x) for x in tokens]
         prefix, stride = config.num_prefix_tokens, config.stem_stride
         arrange = PatchGrid(config.patch_size * stride, stride)
         found = []
@@ -413,7 +413,14 @@ class VisionTransformer(TunableModel):
 
         Args:
             num_classes: Outputs of the new head; 0 for none.
+
+        Raises:
+            ValueError: If the model is quantised: so would be the new head,
+                which could not be trained.
         """
+        if num_classes:
+            advice = "give the one that it was made from a new head"
+            refuse_quantized(self, advice)
         model = copy_model(
             self, ["predictions"], num_classes=num_classes, class_names=None
         )

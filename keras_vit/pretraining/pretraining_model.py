@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.base import InnerLayers
+from keras_vit.layers.base import InnerLayers, is_quantized
 from keras_vit.layers.positions import LearnedPositionEmbedding
 from keras_vit.models import VisionTransformer
 from keras_vit.models.tuning import describe_frozen, make_frozen
@@ -134,6 +134,11 @@ def _identity(*values):
 def check_encoder(encoder):
     """Raise a ValueError unless patches of `encoder` can be hidden."""
     check_vision_transformer(encoder)
+    if is_quantized(encoder):
+        raise ValueError(
+            "`encoder` must not be quantised, to be trained. "
+            f"Received: encoder={encoder.name!r}"
+        )
     config = encoder.config
     rests = [side % config.patch_size for side in config.image_size]
     for is_wrong, rule, *fields in (

@@ -244,10 +244,12 @@ def _read_huggingface(row, note):
             "The images of this model are not resized ('do_resize'); this "
             "package resizes them."
         )
-    if row.get("keep_aspect_ratio") is True and not is_shortest:
+    # The second one is of as many patches as fit, in any grid.
+    keeps = [k for k in ("keep_aspect_ratio", "max_num_patches") if row.get(k)]
+    if keeps and not is_shortest:
         note(
             "The images of this model keep the ratio of their sides "
-            "('keep_aspect_ratio'); this package resizes them to the size of "
+            f"({keeps[0]!r}); this package resizes them to the size of "
             "the model. A model of any size, (None, None, 3), takes both."
         )
     code = row.get("resample")

@@ -300,7 +300,12 @@ def test_grey_images_and_filters_of_other_channels_are_shown(channels):
     filters = inspection.filters._replace(
         filters=np.ones((4, 8, 8, 5), "float32")
     )
-    render_page(dataclasses.replace(inspection, filters=filters))
+    inspection = dataclasses.replace(inspection, filters=filters)
+    (model,) = content_of(render_page(inspection))["models"]
+    without = make_inspection(channels=channels, filters=None)
+    (other,) = content_of(render_page(without))["models"]
+    assert len(model["images"]) == len(other["images"]) > 0
+    assert model["filters"] is not None and other["filters"] is None
 
 
 def test_a_page_is_written_as_it_is_rendered(tmp_path):

@@ -1,4 +1,5 @@
 import dataclasses
+import types
 
 import pytest
 
@@ -7,11 +8,19 @@ from keras_vit import VARIANTS
 
 
 @pytest.mark.parametrize(
-    "measure", [waiting.time_first_update, waiting.time_inspection]
+    ("measure", "times", "seconds"),
+    [
+        (waiting.time_first_update, (1, 6, 8), 3),
+        (waiting.time_inspection, (1, 6), 2.5),
+    ],
 )
 @pytest.mark.usefixtures("eagerly")
-def test_a_program_that_prints_its_seconds_runs(measure, monkeypatch):
+def test_a_program_that_prints_its_seconds_runs(
+    measure, times, seconds, monkeypatch
+):
     row = VARIANTS["mu/16"]
     config = dataclasses.replace(row.config, image_size=32, num_classes=3)
     monkeypatch.setitem(VARIANTS, "mu/16", row._replace(config=config))
-    assert measure("mu/16") != 0
+    clock = types.SimpleNamespace(perf_counter=iter(times).__next__)
+    monkeypatch.setattr(waiting, "time", clock)
+    assert measure("mu/16") == seconds

@@ -42,6 +42,10 @@ def test_the_last_norm_is_that_of_the_model():
     expected = to_numpy(norm(tokens_after(model, "block_00", x)))[:, 1:]
     actual = to_numpy(first).reshape(1, 16, 24)
     np.testing.assert_allclose(actual, expected, atol=1e-6)
+    # No call leaves nodes of a graph in the layers of the model.
+    count = len(norm._inbound_nodes)
+    model.features(x)
+    assert len(norm._inbound_nodes) == count
 
 
 def test_the_grid_of_a_rectangle_and_of_any_image():

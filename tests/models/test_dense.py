@@ -346,6 +346,20 @@ def test_edits_of_the_classifier_are_not_of_the_head():
     )
 
 
+@quiet
+@pytest.mark.parametrize("name", ["classes", "depth"])
+def test_channels_are_last_whatever_keras_is_told(name):
+    model = make_dense(name)
+    before = keras.config.image_data_format()
+    keras.config.set_image_data_format("channels_first")
+    try:
+        other = make_dense(name)
+    finally:
+        keras.config.set_image_data_format(before)
+    x = noise(1, 32, 32, 3)
+    np.testing.assert_array_equal(to_numpy(other(x)), to_numpy(model(x)))
+
+
 def test_updates_that_would_be_lost_are_refused():
     encoder = make()
     encoder.enable_lora(2)

@@ -382,6 +382,13 @@ def test_a_submodel_of_a_quantized_model_reloads_exactly(layer_name, tmp_path):
     assert_same_answer(loaded, part, images(model))
 
 
+def test_a_quantized_model_gets_no_head_that_cannot_learn():
+    model = quantized("map")
+    with pytest.raises(ValueError, match="`model` is quantised; give"):
+        model.with_num_classes(4)
+    assert model.with_num_classes(0).config.num_classes == 0
+
+
 @pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
 def test_the_copy_of_a_quantized_model_keeps_every_weight(mode):
     """Keras has those of float8 in another order, once it builds them anew."""

@@ -240,6 +240,14 @@ def test_what_cannot_be_is_refused(choices, fields, message):
         MaskedAutoencoder(encoder, **{**SMALL, **choices})
 
 
+def test_a_quantized_encoder_is_refused():
+    """Its kernels have no gradient."""
+    encoder = VisionTransformer(tiny_config(num_classes=0))
+    encoder.quantize("int8")
+    with pytest.raises(ValueError, match="`encoder` must not be quantised"):
+        MaskedAutoencoder(encoder, **SMALL)
+
+
 @pytest.mark.parametrize("kind", POSITION_EMBEDDINGS)
 def test_positions_are_fixed_only_where_they_are_a_learned_table(kind):
     encoder = VisionTransformer(tiny_config(position_embedding=kind))

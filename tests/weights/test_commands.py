@@ -253,6 +253,13 @@ def test_errors_of_converting(tmp_path):
         )
 
 
+def test_a_target_in_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    convert.convert(str(path_of(TOKEN)), "~/out.keras", "keras")
+    assert [path.name for path in tmp_path.iterdir()] == ["out.keras"]
+
+
 def test_a_failed_conversion_leaves_no_draft(tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError("no space left on device")

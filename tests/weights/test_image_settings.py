@@ -252,6 +252,8 @@ def test_what_cannot_be_done_is_a_warning(tmp_path, row, words):
     [
         ({"resample": 0}, "nearest.*bilinear"),
         ({"keep_aspect_ratio": True}, "ratio of their sides"),
+        # As of SigLIP 2 (NaFlex).
+        ({"max_num_patches": 256, "patch_size": 16}, "'max_num_patches'"),
         ({"do_resize": False}, "not resized"),
         (
             {"image_processor_type": "ConvNextImageProcessorFast"},

@@ -327,6 +327,10 @@ def test_towers_that_do_not_belong_together(towers):
         zero_shot(image, ["cat"])
     with pytest.raises(ValueError, match="`model`"):
         zero_shot(image.with_num_classes(5), ["cat"], text=text)
+    coded = image.with_image_size(image.config.image_size)
+    coded.quantize("int8")
+    with pytest.raises(ValueError, match="`model` is quantised; call"):
+        zero_shot(coded, ["cat"], text=text)
     model = zero_shot(image, ["cat"], text=text)
     with pytest.raises(ValueError, match="`model`"):
         zero_shot(model, ["cat"], text=text)

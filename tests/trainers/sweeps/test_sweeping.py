@@ -239,7 +239,10 @@ def test_another_sweep_is_not_continued(started, changes, choices, message):
 def test_rates_seeds_and_devices_may_change(started):
     recipe = dataclasses.replace(DIGITS, strategy="mirrored")
     for choices in ({"learning_rates": (0.1, 0.3)}, {"num_seeds": 9}):
-        open_sweep(recipe, str(started), **choices)
+        sweep = open_sweep(recipe, str(started), **choices)
+        assert sweep.recipe.strategy == "mirrored"
+        rates, count = sweep.grid.learning_rates, sweep.num_seeds
+        assert choices in ({"learning_rates": rates}, {"num_seeds": count})
 
 
 @pytest.mark.parametrize("text", ["", '{"trials": [{"seed": 1}]}'])

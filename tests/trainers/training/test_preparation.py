@@ -2,13 +2,14 @@
 
 import dataclasses
 import os
+import types
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainers.training.objectives import make_loss
+from trainers.training.objectives import balance_classes, make_loss
 from trainers.training.run_folder import RunFolder
 from trainers.training.trainer import _normalize, prepare
 
@@ -135,7 +136,8 @@ def test_workers_compare_their_recipes_their_data_and_their_weights(
 
 def test_a_run_that_never_started_does_not_lock_its_folder(recipe, tmp_path):
     RunFolder(tmp_path).save_recipe(recipe, ["another"])
-    prepare(dataclasses.replace(recipe, seed=9), str(tmp_path))
+    again = prepare(dataclasses.replace(recipe, seed=9), str(tmp_path))
+    assert again.recipe.seed == 9 and again.loop.step == 0
 
 
 def test_what_does_not_change_the_mathematics_may_change(run):
@@ -207,6 +209,17 @@ def test_classes_without_images_cannot_be_balanced(recipe, tmp_path):
     )
     with pytest.raises(ValueError, match="`class_weights`.*without any of"):
         prepare(recipe, str(tmp_path))
+
+
+def test_unknown_labels_have_no_part_in_the_balance():
+    dataset = types.SimpleNamespace(
+        name="made",
+        train_split="train",
+        class_names=["a", "b"],
+        has_several_classes=lambda split: False,
+        labels=lambda split: np.array([0, -1, 0, 1, -1, 0]),
+    )
+    np.testing.assert_allclose(balance_classes(dataset), [2 / 3, 2])
 
 
 def test_the_range_of_pixels_of_an_initial_model_is_kept(recipe, run):
