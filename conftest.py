@@ -203,3 +203,18 @@ def eagerly():
     tf.config.run_functions_eagerly(True)
     yield
     tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture(scope="module")
+def python():
+    """Return a program to call in place of Python, see `commands.python`."""
+    with commands.python() as program:
+        yield program
+
+
+@pytest.fixture
+def forked(python, monkeypatch):
+    """Let programs that are started by `sys.executable` be forks."""
+    monkeypatch.setattr(sys, "executable", python)
+    monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parent))
+    return python

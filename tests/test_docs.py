@@ -14,6 +14,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_vit
 from keras_vit import VARIANTS, ViTConfig
@@ -23,6 +24,7 @@ from keras_vit.weights.hub import DESCRIPTIONS, TOKENIZER_FILES
 from keras_vit.weights.write import WRITERS
 from tests import commands
 from tests.shared import made_once
+from trainers.recipes.recipes import RECIPES
 
 ROOT = pathlib.Path(__file__).parent.parent
 GOLDEN = ROOT / "tests/golden"
@@ -87,10 +89,7 @@ def table_after(page, heading):
 
 def make_digits_run(folder):
     """Make saved_models/digits in a folder a (short) run."""
-    import tensorflow as tf
-
     from trainers.data.datasets import open_dataset
-    from trainers.recipes.recipes import RECIPES
     from trainers.train import prepare
 
     recipe = dataclasses.replace(
@@ -172,9 +171,13 @@ def shortened(line):
     more.append("--peak_tflops=1")  # Not measured.
     if "--dataset" not in line:
         more.append("--eval_split=test[:64]")
+    else:
+        more.append("--epochs_per_eval=9")  # Only at the end.
     if re.search(r"--image_size=\d{3}|=(folder|images):", line):
         more.append("--image_size=64")
-    if "--init_from" not in line:
+    if "segment_digits" in line:  # Digits in photographs, of 32x32 pixels.
+        more += ["--patch_size=8", "--depth=2", "--dense_blocks=0,1"]
+    elif "--init_from" not in line:
         patch = 2 if "digits" in line else 16
         more += ["--model=mu/16", f"--patch_size={patch}"]
     if "--objective=autoencoder" in line:
@@ -322,6 +325,11 @@ def checkout(tmp_path_factory, tmp_path, monkeypatch):
     return tmp_path
 
 
+# The pages whose code fits a model in a few updates, and what does.
+FIT = ("fit(", "= train(")
+EAGER = (
+    *("dense.md", "unlabelled.md", "weights.md", "fine_tune.md", "python.md"),
+)
 SHAPE = r"\((?:None|\d+)(?:, (?:None|\d+))*,?\)"
 
 
@@ -389,12 +397,22 @@ def test_commands_and_code_of_a_page_run(
         "".join("".join(blocks(x.read_text(), "bash")) for x in earlier)
     )
     demo = commands_of_the_demo()
+    if page.name == "python.md":
+        small = dataclasses.replace(
+            RECIPES["digits"], model="mu/16", patch_size=2, peak_tflops=1.0
+        )
+        monkeypatch.setitem(RECIPES, "digits", small)
     names = {}
     for language, code in code_blocks(page.read_text()):
         if re.search(r"^(import timm|from transformers)", code, re.M):
             continue  # Run in tests/weights/test_files_for_peers.py.
         if language == "python":
+            # Graphs take longer than a few updates.
+            tf.config.run_functions_eagerly(
+                page.name in EAGER and any(x in code for x in FIT)
+            )
             exec(compile(code, page.name, "exec"), names)
+            tf.config.run_functions_eagerly(False)
             printed = capsys.readouterr().out
             for stated in re.findall(r"^ *print\(.*\)  # (.+)$", code, re.M):
                 assert is_printed(stated, printed), (stated, printed)
@@ -408,7 +426,7 @@ def test_commands_and_code_of_a_page_run(
             if "trainers.export_model" in line:
                 # After two updates all classes are about as likely. Latencies
                 # take half a minute; the demo measures them.
-                more = ["--force", "--nomeasure_latency"]
+                more = ["--force", "--nomeasure_latency", "--num_images=32"]
             if "--formats=web" in line:
                 # Chromium measures the page in tests/export/test_web_page.py.
                 needs_litert_js()

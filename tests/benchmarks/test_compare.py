@@ -178,15 +178,17 @@ def test_of_several_steps_the_last_is_waited_for():
 
 
 @pytest.mark.slow
-def test_a_worker_that_fails_shows_its_message():
+def test_a_worker_that_fails_shows_its_message(forked):
     case = {"package": "theirs", "threads": 1}
     with pytest.raises(RuntimeError, match="KeyError: 'theirs'"):
-        pipe.Worker("benchmarks.worker_keras", case)
+        pipe.Worker("benchmarks.worker_keras", case, forked)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-def test_the_command_measures_each_backend(tmp_path, monkeypatch, backend):
+def test_the_command_measures_each_backend(
+    tmp_path, monkeypatch, backend, forked
+):
     python = os.environ.get("KERAS_VIT_PEERS_PYTHON")
     if backend == "torch" and not python:
         pytest.skip("KERAS_VIT_PEERS_PYTHON names no interpreter with timm.")
@@ -206,7 +208,7 @@ def test_the_command_measures_each_backend(tmp_path, monkeypatch, backend):
             *("--repeats", "1", "--threads", "1", "--matrix_size", "8"),
             *("--steps", "2", "--precisions", "bfloat16"),
             *("--backend", backend, "--against", rival),
-            *("--torch_python", python or sys.executable),
+            *("--torch_python", python or forked),
             *("--out", str(tmp_path)),
         ]
     )

@@ -10,7 +10,6 @@ from benchmarks.exports import CONTENDERS, Result
 from benchmarks.flops import num_parameters
 from benchmarks.harness import read_csv
 from keras_vit import VARIANTS
-from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -169,18 +168,8 @@ def test_rounds_start_with_another_contender_each_time(monkeypatch):
     assert seconds == {name: 3 * [2.0] for name in "abc"}
 
 
-@pytest.fixture
-def python():
-    with commands.python() as program:
-        yield program
-
-
 @pytest.mark.slow
-def test_the_command_writes_exports_and_runs_them(
-    tmp_path, capsys, monkeypatch, python
-):
-    monkeypatch.setattr(sys, "executable", python)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+def test_the_command_writes_exports_and_runs_them(tmp_path, capsys, forked):
     for module in ("onnxruntime", "tf2onnx"):
         pytest.importorskip(module)
     path = tmp_path / "exports.csv"

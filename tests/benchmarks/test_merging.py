@@ -1,9 +1,11 @@
 """The benchmark of merged tokens."""
 
+import dataclasses
+
 import pytest
 
 from benchmarks import merging
-from keras_vit import VisionTransformer
+from keras_vit import VARIANTS, VisionTransformer
 from tests.tiny import tiny_config
 
 
@@ -14,6 +16,13 @@ def test_the_tokens_that_are_left_are_counted(count):
     assert merging.count_left(model, count) == tokens.shape[1]
 
 
+@pytest.fixture(autouse=True)
+def shallow(monkeypatch):
+    row = VARIANTS["Pico/2"]
+    config = dataclasses.replace(row.config, depth=2)
+    monkeypatch.setitem(VARIANTS, "Pico/2", row._replace(config=config))
+
+
 def test_the_command_measures_a_variant(capsys):
     merging.main(
         ["--models=Pico/2", "--merged_tokens=2", "--rounds=1"]
@@ -21,7 +30,7 @@ def test_the_command_measures_a_variant(capsys):
     )
     rows = capsys.readouterr().out.splitlines()
     assert rows[-2].startswith("| Pico/2 | 0 | 17 | 1.00 |")
-    assert rows[-1].startswith("| Pico/2 | 2 | 5 | ")
+    assert rows[-1].startswith("| Pico/2 | 2 | 13 | ")
 
 
 def test_the_command_measures_patch_dropout(capsys):

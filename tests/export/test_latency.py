@@ -91,7 +91,7 @@ def test_every_format_is_really_run(format, bundle, model, monkeypatch):
 
 @pytest.mark.slow
 def test_processes_of_so_many_threads_measure_in_turn(
-    model, exports, monkeypatch, tmp_path
+    model, exports, monkeypatch, tmp_path, forked
 ):
     log = tmp_path / "log"
     program = PROGRAM.replace(

@@ -1,5 +1,7 @@
 """A DensePredictor in parts: frozen, with LoRA, copied with changes."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -15,9 +17,13 @@ IMAGES = noise(2, 32, 32, 3)
 
 def of_head(model):
     """Return the weights of the layers that the encoder does not have."""
-    encoder = VisionTransformer(model.config)
-    names = {layer.name for layer in encoder.layers}
+    names = layers_of_encoder(model.config)
     return {w.path for w in model.weights if w.path.split("/")[0] not in names}
+
+
+@functools.cache
+def layers_of_encoder(config):
+    return {layer.name for layer in VisionTransformer(config).layers}
 
 
 def tuned(name, layers=("qkv", "head"), rank=1):
@@ -138,8 +144,11 @@ def test_a_rank_that_a_kernel_does_not_have_is_refused():
     assert trained(model) == {w.path for w in model.weights}
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("size", [32, (48, 40)], ids=str)
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("classes", 32), ("depth", 32), *((name, (48, 40)) for name in CONFIGS)],
+    ids=str,
+)
 def test_another_image_size_is_that_of_the_encoder(name, size):
     encoder = make(depth=4, num_registers=2)
     model = randomize(dense_predictor(encoder, CONFIGS[name]), seed=5)

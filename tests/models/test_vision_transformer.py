@@ -516,7 +516,8 @@ def test_fit_lowers_the_loss():
 def test_gradients_repeat_to_the_bit():
     # At this size most of the gradients of TensorFlow's own tanh GELU differ,
     # each time in other bits.
-    config = dataclasses.replace(VARIANTS["Pico/2"].config, image_size=16)
+    config = VARIANTS["Pico/2"].config
+    config = dataclasses.replace(config, image_size=16, depth=1)
     model = randomize(VisionTransformer(config))
     x = noise(64, 16, 16, 1)
     import tensorflow as tf
@@ -528,7 +529,7 @@ def test_gradients_repeat_to_the_bit():
         return tape.gradient(loss, [v.value for v in model.trainable_variables])
 
     first, *others = (
-        [g.numpy().tobytes() for g in gradient(x)] for _ in range(12)
+        [g.numpy().tobytes() for g in gradient(x)] for _ in range(6)
     )
     assert all(other == first for other in others)
 

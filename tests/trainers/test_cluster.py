@@ -9,7 +9,6 @@ import subprocess
 import pytest
 import yaml
 
-from tests import commands
 from trainers.commands import EXIT_CODES
 from trainers.recipes.recipe import STRATEGIES, Recipe
 from trainers.recipes.recipes import RECIPES
@@ -30,12 +29,6 @@ TRAIN_FLAGS = set(vars(Recipe())) | {
 def write_script(path, text):
     path.write_text(text)
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
-
-
-@pytest.fixture(scope="module")
-def python():
-    with commands.python() as program:
-        yield program
 
 
 @pytest.fixture

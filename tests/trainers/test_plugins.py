@@ -97,12 +97,18 @@ def plugin(tmp_path):
 
 
 @pytest.fixture
-def trainer(plugin, tmp_path, eagerly):
-    return train("levels", str(tmp_path / "run"), plugins=[plugin])
+def trainer(plugin, tmp_path):
+    """Return the trainer of a run that has begun."""
+    load_plugins([plugin])
+    recipe = choose_recipe("levels", {}).recipe
+    trainer = prepare(recipe, str(tmp_path / "run"))
+    trainer.prepare_folder()
+    return trainer
 
 
-def test_everything_of_a_plug_in_is_used(trainer, plugin):
+def test_everything_of_a_plug_in_is_used(plugin, tmp_path, eagerly):
     """The metric of training and of `evaluate` is that of NumPy."""
+    trainer = train("levels", str(tmp_path / "run"), plugins=[plugin])
     rows = trainer.run.metrics_path.read_text().splitlines()
     names = rows[0].split(",")
     last = dict(zip(names, rows[-1].split(",")))

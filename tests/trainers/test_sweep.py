@@ -36,6 +36,7 @@ CHANGES = {
     "batch_size": 300,
     "steps_per_loop": 2,
     "peak_tflops": 1.0,  # Not measured.
+    "augment": "",
 }
 CHOICES = {"learning_rates": (0.001, 0.02), "num_seeds": 2, "held_out": "200"}
 CHOICE_RUNS = ["choice_0.001_seed0", "choice_0.02_seed0"]

@@ -1,5 +1,6 @@
 """Several labels an image: tables, folders, records, TFDS and the split."""
 
+import pathlib
 import shutil
 
 import numpy as np
@@ -36,9 +37,11 @@ def read(folder, text, **options):
     dataset = open_dataset(f"csv:{path}", labels=LabelOptions(**options))
     assert dataset.has_several_labels
     found = {
-        int(image[0, 0, 0]) // 10: label.numpy()
+        int(pathlib.Path(path).stem): label
         for split in ("train", "test")
-        for image, label in dataset.examples(split)
+        for (path, _), label in zip(
+            dataset.reader.files[split], dataset.labels(split), strict=True
+        )
     }
     return dataset.class_names, np.array([found[i] for i in range(4)])
 

@@ -270,8 +270,9 @@ class Killed(BaseException):
     """Stands for a signal."""
 
 
-@pytest.mark.parametrize("moment", ["write_table", "write_atomically"])
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    ("moment", "count"), [("write_table", 1), ("write_atomically", 3)]
+)
 def test_nothing_is_lost_or_doubled(
     source, photos, whole, tmp_path, monkeypatch, moment, count
 ):

@@ -212,6 +212,7 @@ def test_runs_begin_with_the_encoder_of_another_task(
     runs, folders, changes, tmp_path
 ):
     source = runs["segment"].load_model()
+    changes = {"total_steps": 2, "epochs_per_eval": 1, **changes}
     recipe = make_recipe(
         folders, "depth", init_from=str(runs["segment"].folder), **changes
     )
