@@ -210,11 +210,17 @@ def image_choices(input_tensor, input_shape) -> dict:
             "pixels or both None, channels last. "
             f"Received: input_shape={input_shape or shape!r}"
         )
+    if shape[0] in (1, 3) and min(shape[1:]) > CHANNELS_SHOWN:
+        raise ValueError(
+            "`input_shape` must be (height, width, channels), channels last. "
+            f"Received: input_shape={shape}"
+        )
     if shape[0] is None:
         return {"use_dynamic_image_size": True, "channels": shape[2]}
     return {"image_size": shape[:2], "channels": shape[2]}
 
 
+CHANNELS_SHOWN = 4  # Of a picture; more are hardly meant with 3 rows.
 # Fields of ViTConfig -> the argument of a builder that sets them.
 RENAMED_FIELDS = {
     **dict.fromkeys(

@@ -277,6 +277,7 @@ ERRORS = [
         "`input_tensor`.*ndarray",
     ),
     (IMAGES, r"`input_shape`.*\(32, 32, 3\).*\(48, 48, 3\)"),
+    ({"input_shape": (3, 32, 32)}, r"`input_shape`.*last.*\(3, 32, 32\)"),
     ({"pooling": "gap"}, "`pooling`.*'gap'"),
     ({"classes": -1}, "`classes`.*=-1"),
     ({"classes": "10"}, "`classes`.*='10'"),

@@ -39,7 +39,7 @@ from trainers.evaluation.predictions import check_images_fit, make_load_image
 from trainers.models.factory import encoder_of
 from trainers.models.initial_model import is_run_folder
 from trainers.paths import as_path
-from trainers.training.run_folder import RunFolder
+from trainers.training.run_folder import RunFolder, check_outside
 
 FLAGS = flags.FLAGS
 NUM_IMAGES = 4
@@ -85,6 +85,8 @@ def inspect_run(
         folder = os.path.dirname(compare) or "."
         compare = folder if is_run(folder) else compare
     sources, subjects = [run_dir], [open_run(run_dir)]
+    recipe = RunFolder(as_path(run_dir)).load_recipe()
+    check_outside(pathlib.Path(out_dir), recipe.dataset, "out")
     if compare:
         open_other = open_run if is_run_folder(compare) else open_file
         sources.append(compare)

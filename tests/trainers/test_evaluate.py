@@ -163,8 +163,13 @@ def test_a_folder_may_have_some_of_the_classes(run, tmp_path):
     source, part = open_source(str(run), dataset=name, may_be_part=True)
     assert part.class_names == source.load_class_names()
     assert sorted(part.labels("test")) == [2, 5, 7, 7]
-    report = evaluation.evaluate(source, part, report_dir=tmp_path / "report")
-    table = (tmp_path / "report" / "confusion.csv").read_text()
+    folder = tmp_path / "report"  # Its pictures would become a class.
+    with pytest.raises(ValueError, match="`report_dir` must be outside"):
+        evaluation.evaluate(source, part, report_dir=folder)
+    assert not folder.exists()
+    folder = tmp_path.parent / f"{tmp_path.name}_report"
+    report = evaluation.evaluate(source, part, report_dir=folder)
+    table = (folder / "confusion.csv").read_text()
     rows = [row.split(",") for row in table.splitlines()[1:]]
     assert [sum(map(int, row[1:])) for row in rows] == [
         [2, 5, 7, 7].count(digit) for digit in range(10)

@@ -151,6 +151,8 @@ def test_bad_test_images_are_counted_and_others_have_their_names(
     )
     run.save_recipe(recipe, ["cat", "dog"])
     run.save_model(VisionTransformer(config))
+    with pytest.raises(ValueError, match="`out` must be outside"):
+        inspect_run(str(run.folder), out_dir=str(photos / "seen"))
     with pytest.raises(ValueError, match="max_bad_examples=0"):
         inspect_run(str(run.folder), num_images=6)
     assert not looks

@@ -674,7 +674,7 @@ def _has_other_ending(image):
     ending = os.path.splitext(image.name)[1].lower()
     named = Image.registered_extensions().get(ending)
     kind = image.kind.partition(" ")[0]  # Empty if Pillow cannot read it.
-    return named not in (None, SAME_ENDINGS.get(kind, kind))
+    return bool(kind) and named not in (None, SAME_ENDINGS.get(kind, kind))
 
 
 LEVELS = ("error", "warning", "note")

@@ -63,6 +63,7 @@ from trainers.training.run_folder import (
     NamedModel,
     RunFolder,
     check_has_classes,
+    check_outside,
     write_report,
 )
 
@@ -135,7 +136,7 @@ def evaluate(
     # Before the model is read: a training may replace its file meanwhile.
     entries = entries_of_model(source)
     folder = choose_folder(source, dataset, report_dir, preprocess, **tokens)
-    check_report_dir(source, folder)
+    check_report_dir(source, folder, dataset.name)
     preprocess = source.preprocess if preprocess is None else preprocess
     model = with_other_tokens(source.load_model(), **tokens)
     check_classes(source, dataset)
@@ -285,7 +286,9 @@ def name_folder(text: str) -> str:
     return f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def check_report_dir(source: RunFolder | NamedModel, folder: Path | None):
+def check_report_dir(
+    source: RunFolder | NamedModel, folder: Path | None, dataset: str
+):
     """Raise an error if the report of an evaluation cannot be written.
 
     So that it is found before the work, not after it.
@@ -293,8 +296,10 @@ def check_report_dir(source: RunFolder | NamedModel, folder: Path | None):
     Args:
         source: What is evaluated.
         folder: What `choose_folder` returns.
+        dataset: The name of the data set.
     """
     if folder:
+        check_outside(folder, dataset, "report_dir")
         check_writable(folder, "report_dir")
     if folder and folder == source.folder:
         read_notes(source)

@@ -645,14 +645,29 @@ def check_place(run: RunFolder, dataset: str):
                 f"{received}, which has no {run.recipe_path.name}, but "
                 f"{' and '.join(found)}"
             )
+    check_outside(run.folder, dataset, "run_dir")
+
+
+def check_outside(folder: Path, dataset: str, argument: str):
+    """Raise a ValueError if pictures would be written among those of a folder.
+
+    There, they would be images of a data set, and folders its classes.
+
+    Args:
+        folder: The folder to write to.
+        dataset: The name of the data set.
+        argument: What names the folder, for the error.
+    """
     kind, _, source = dataset.partition(":")
+    if isinstance(folder, RemotePath):
+        return
     if kind not in FILE_LISTS or not FILE_LISTS[kind].is_folder:
         return
     source = pathlib.Path(source).expanduser().resolve()
-    if run.folder.resolve().is_relative_to(source):
+    if folder.resolve().is_relative_to(source):
         raise ValueError(
-            "`run_dir` must be outside the folder of the images. "
-            f"{received}, dataset={dataset!r}"
+            f"`{argument}` must be outside the folder of the images. "
+            f"Received: {argument}={str(folder)!r}, dataset={dataset!r}"
         )
 
 

@@ -6,6 +6,7 @@ import pathlib
 import random
 import re
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -542,3 +543,9 @@ def test_weights_of_classes_are_not_advised_for_maps():
     assert "--class_weights" in " ".join(map(str, find(images, names)))
     images = [one._replace(map_thumbnail=b"JPEG") for one in images]
     assert "--class_weights" not in " ".join(map(str, find(images, names)))
+
+
+def test_what_pillow_cannot_read_has_no_other_ending():
+    for kind, is_other in (("", False), ("PNG RGB", False), ("BMP RGB", True)):
+        image = types.SimpleNamespace(name="large.png", kind=kind)
+        assert examination._has_other_ending(image) == is_other

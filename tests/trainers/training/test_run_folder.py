@@ -19,7 +19,12 @@ from trainers.evaluation.file_predictions import predict_each
 from trainers.export_model import export_source
 from trainers.paths import as_path
 from trainers.training.objectives import find_normalization
-from trainers.training.run_folder import NamedModel, RunFolder, check_place
+from trainers.training.run_folder import (
+    NamedModel,
+    RunFolder,
+    check_outside,
+    check_place,
+)
 from trainers.training.trainer import prepare
 
 
@@ -50,6 +55,8 @@ def test_a_run_among_its_images(tmp_path, kind, place):
         check_place(run, f"{kind}:{photos}")
     check_place(run, f"csv:{photos}/table.csv")
     check_place(RunFolder(tmp_path / "photos_run"), f"{kind}:{photos}")
+    with pytest.raises(ValueError, match="`report_dir` must be outside"):
+        check_outside(photos / "seen", f"{kind}:{photos}", "report_dir")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import unicodedata
+import warnings
 from collections.abc import Sequence
 
 from trainers.data.labels import (
@@ -93,6 +94,11 @@ def _read_rows(path, options):
         text = split + "".join(classes_of(label))
         if not name or label == "" or (of_split and not split):
             faults.append(f"line {number} has an empty cell")
+        elif line := _find_swallowed(row, files):
+            faults.append(
+                f"line {number} has a quote that is not closed, so that "
+                f"{printable(line)!r} is part of a cell"
+            )
         elif any((cell or "").strip() for cell in row.get(None, [])):
             faults.append(f"line {number} has more cells than the first line")
         elif printable(text) != text:
@@ -114,6 +120,16 @@ def _read_rows(path, options):
             f"{'; '.join(listed) or 'without lines'}"
         )
     return _join_lines(path, rows, options.kind)
+
+
+def _find_swallowed(row, files):
+    """Return a line of the table that is within a cell, if there is one."""
+    for cell in row.values():
+        for line in cell.splitlines()[1:] if isinstance(cell, str) else ():
+            parts = [part.strip() for part in re.split(r"[,;\t|]", line)]
+            if len(parts) > 1 and any(map(files.find, filter(None, parts))):
+                return line
+    return None
 
 
 def read_table(
@@ -220,6 +236,13 @@ def _read_labels(path, header, cells, options):
             f"PATH={path!r} with {of_label!r} and {of_set!r}; remove or rename "
             "the one that is not to be learned"
         )
+    for name in header if of_split is None else ():
+        if _plain(name) in map(_plain, SPLIT_WORDS):
+            warnings.warn(
+                f"the column {name!r} of {path} is not read; name it split, "
+                "with cells such as train and test, if it says that",
+                stacklevel=2,
+            )
     classes, others = [], {}
     if not of_label and not of_set:
         classes, others = _find_classes(
@@ -301,7 +324,8 @@ def _find_classes(path, header, cells, others):
     """
     found, left = [], {}
     for name in header:
-        if name in others or not name:
+        is_split = _plain(name) in map(_plain, SPLIT_WORDS)
+        if name in others or is_split or not name:
             continue
         marks = [_mark(row[name]) for _, row in cells]
         filled = [mark for mark in marks if mark is not None]
@@ -466,7 +490,8 @@ class Files:
         """Return the path of a file, or None if there is no such file.
 
         A name may have the separators of Windows, lack the ending of an image,
-        or have another Unicode form than the file.
+        or have another Unicode form than the file. It may also have letters of
+        the other case, if that means a single file.
         """
         for part in dict.fromkeys([name, name.replace("\\", "/")]):
             path = os.path.join(self.folder, part)
@@ -493,10 +518,18 @@ class Files:
             return None
         if place not in self._listed:
             names = sorted(os.listdir(place)) if os.path.isdir(place) else []
-            self._listed[place] = {_form(name): name for name in names}
-        forms = (_form(name + ending) for ending in endings)
-        known = self._listed[place]
-        found = next((known[form] for form in forms if form in known), None)
+            folded = collections.defaultdict(list)
+            for entry in names:
+                folded[_form(entry).casefold()].append(entry)
+            exact = {_form(entry): entry for entry in names}
+            single = {form: n[0] for form, n in folded.items() if len(n) == 1}
+            self._listed[place] = exact, single
+        exact, single = self._listed[place]
+        forms = [_form(name + ending) for ending in endings]
+        found = next((exact[form] for form in forms if form in exact), None)
+        if found is None:
+            forms = [form.casefold() for form in forms]
+            found = next((single[x] for x in forms if x in single), None)
         return found and os.path.join(place, found)
 
 
@@ -510,10 +543,16 @@ PATH_COLUMNS = (
     *("path", "file", "filename", "image", "filepath", "image_path"),
     *("image_name", "image_file", "image_filename", "image_id"),
     *("img", "img_path", "img_name", "img_file", "img_id", "id"),
+    *("fname", "filenames", "filepaths", "name"),
 )
 LABEL_COLUMNS = (
     *("label", "class", "category", "class_name", "label_name"),
     *("category_name", "target", "class_id", "label_id", "category_id"),
+)
+# Columns that other programs have in place of `split`.
+SPLIT_WORDS = (
+    *("is_train", "is_valid", "is_validation", "is_val", "is_test"),
+    *("subset", "partition", "data_set", "fold"),
 )
 # Of several labels in a cell.
 SET_COLUMNS = ("labels", "classes", "categories", "tags", "class_names")

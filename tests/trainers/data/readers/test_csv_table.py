@@ -1,4 +1,5 @@
 import os
+import shutil
 import unicodedata
 
 import numpy as np
@@ -80,6 +81,7 @@ SIMPLE = [(name, "ab"[i % 2]) for i, name in enumerate(PHOTOS)]
         ("image_id", "Target"),
         ("img-path", "class_name"),
         ("ID", "Target"),
+        ("fname", "label"),
     ],
 )
 def test_names_of_columns_of_other_programs(folder, path, label):
@@ -113,6 +115,7 @@ def test_tables_of_excel(folder, start, separator, end, encoding):
         lambda path: path.replace("/", "\\"),
         lambda path: path.removesuffix(".png"),
         lambda path: unicodedata.normalize("NFD", path),
+        lambda path: path.upper(),
     ],
 )
 def test_paths_as_other_systems_write_them(folder, change):
@@ -145,11 +148,38 @@ def test_tables_and_names_that_are_not_utf8(folder):
             [("c.png", "x"), ("d.png", ""), *((f"{i}.jpg", "x") for i in "ab")],
             "line 3 has an empty cell; line 4: there is no file .*a.jpg",
         ),
+        (
+            ("path", "label", "remark"),
+            [("c.png", "x", '"12 inch'), (*SIMPLE[0], "wide"), ("c.png", '"x')],
+            "line 4 has a quote that is not closed.*,a,wide",
+        ),
     ],
 )
 def test_faults_are_named(folder, header, rows, fault):
     with pytest.raises(ValueError, match=fault):
         write(folder, header, rows)
+
+
+def test_a_letter_of_another_case_means_one_file(folder):
+    shutil.copy(folder / "c.png", folder / "C.png")
+    rows = [("C.PNG", "a"), *SIMPLE[1:]]
+    with pytest.raises(ValueError, match="no file .*C.PNG"):
+        write(folder, ("path", "label"), rows)
+    assert write(folder, ("path", "label"), [("C.png", "a"), *SIMPLE[1:]])
+
+
+@pytest.mark.parametrize("word", ["is_valid", "Is Train", "subset"])
+def test_a_column_that_may_be_a_split_is_said(folder, word):
+    """It never is a class."""
+    with pytest.warns(UserWarning, match=f"column '{word}' .* name it split"):
+        write(folder, ("path", "label", word), [(*row, "1") for row in SIMPLE])
+    rows = [
+        (name, *map(str, (i % 2, 1 - i % 2, i // 2)))
+        for i, (name, _) in enumerate(SIMPLE)
+    ]
+    with pytest.warns(UserWarning, match=f"column '{word}' .* name it split"):
+        dataset = write(folder, ("path", "a", "b", word), rows)
+    assert dataset.class_names == ["a", "b"]
 
 
 def test_a_file_that_is_no_table(folder):
