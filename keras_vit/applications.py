@@ -29,6 +29,7 @@ from keras_vit.weights.hub import (
 )
 from keras_vit.weights.images import change_config
 from keras_vit.weights.read import build_from, warn
+from keras_vit.weights.write import check_unedited
 
 DOCSTRING = """Build the ViT {variant}, {num_parameters:,} parameters.
 
@@ -43,7 +44,8 @@ DOCSTRING = """Build the ViT {variant}, {num_parameters:,} parameters.
             of any family, see `from_checkpoint`; or a `.keras` file of a
             VisionTransformer. Arguments that are not given are then those of
             the checkpoint, the image size among them. Or a `.weights.h5` file
-            of a model that was built with the same arguments.
+            of a model that was built with the same arguments, or the `.keras`
+            file of one with an `input_tensor`.
         input_tensor: A symbolic tensor to build the model on.
         input_shape: (height, width, channels) in pixels, any whole number of
             patches; default ({height}, {width}, {channels}). (None, None, C)
@@ -142,13 +144,11 @@ def make_builder(variant: str) -> Builder:
             return _build_from(source, variant, choices, make)
         if source.endswith(".keras"):
             own = open_own_file(source)
-            check_variant(
-                own.config,
-                dataclasses.replace(default, **choices),
-                source,
-                builder_name,
-            )
-            model = make(change_config(own.config, choices))
+            wanted = dataclasses.replace(default, **choices)
+            if isinstance(own, VisionTransformer):
+                check_variant(own.config, wanted, source, builder_name)
+                wanted = change_own(own.config, choices)
+            model = make(wanted)
             copy_own_weights(model, own, source)
         else:  # It tells nothing of the model but its weights.
             model = make(dataclasses.replace(default, **choices))
@@ -210,17 +210,11 @@ def image_choices(input_tensor, input_shape) -> dict:
             "pixels or both None, channels last. "
             f"Received: input_shape={input_shape or shape!r}"
         )
-    if shape[0] in (1, 3) and min(shape[1:]) > CHANNELS_SHOWN:
-        raise ValueError(
-            "`input_shape` must be (height, width, channels), channels last. "
-            f"Received: input_shape={shape}"
-        )
     if shape[0] is None:
         return {"use_dynamic_image_size": True, "channels": shape[2]}
     return {"image_size": shape[:2], "channels": shape[2]}
 
 
-CHANNELS_SHOWN = 4  # Of a picture; more are hardly meant with 3 rows.
 # Fields of ViTConfig -> the argument of a builder that sets them.
 RENAMED_FIELDS = {
     **dict.fromkeys(
@@ -337,8 +331,9 @@ def open_own_file(path: str) -> VisionTransformer:
     """Return the model of a `.keras` file.
 
     Raises:
-        ValueError: If it is quantised, or no VisionTransformer: layers around
-            one, such as a `Rescaling`, would be lost.
+        ValueError: If it is quantised or layers of it were edited, or if it
+            has layers before the patches, such as a `Rescaling`: they would
+            be lost.
     """
     own = keras.saving.load_model(path, compile=False)
     if is_quantized(own):
@@ -346,7 +341,11 @@ def open_own_file(path: str) -> VisionTransformer:
             "`weights` must belong to a model that is not quantised. "
             f"Received: weights={path!r}"
         )
-    if not isinstance(own, VisionTransformer):
+    if isinstance(own, VisionTransformer):
+        check_unedited(own)
+        return own
+    first = [layer.name for layer in own.layers[1:2]]  # After the input.
+    if first not in (["patch_encoder"], ["stem"]):
         raise ValueError(
             "`weights` must be the file of a VisionTransformer. Received: "
             f"weights={path!r}, a {type(own).__name__}; load it with "
@@ -355,7 +354,23 @@ def open_own_file(path: str) -> VisionTransformer:
     return own
 
 
-def copy_own_weights(model: keras.Model, own: VisionTransformer, path: str):
+def change_own(config: ViTConfig, choices: dict) -> ViTConfig:
+    """Return the configuration of a file with what a builder was given.
+
+    What does not go together with that is left out.
+    """
+    rest = {}
+    if choices["num_classes"] != config.num_classes:
+        rest["class_names"] = None
+    if "image_size" in choices:
+        rest["use_dynamic_image_size"] = False
+    is_open = choices.get("use_dynamic_image_size")
+    if is_open or choices.get("pooling") == "none":
+        rest |= {"patch_dropout_rate": 0.0, "merged_tokens": 0}
+    return change_config(config, {**rest, **choices})
+
+
+def copy_own_weights(model: keras.Model, own: keras.Model, path: str):
     """Copy the weights of the model of a file, matched by their paths.
 
     Those that `model` does not have, such as of a classifier, are ignored.
@@ -374,11 +389,14 @@ def copy_own_weights(model: keras.Model, own: VisionTransformer, path: str):
         if weight.path not in found:
             raise ValueError(f"`weights`: {path} has no {weight.path}.")
         if found[weight.path].shape != weight.shape:
+            shape = tuple(found[weight.path].shape)
+            advice = "For another image size, load the file and call "
+            advice += "`with_image_size`."
+            if weight.path.startswith("predictions/"):
+                advice = f"Pass `classes={shape[-1]}`."
             raise ValueError(
-                f"`weights`: {weight.path} has the shape "
-                f"{tuple(found[weight.path].shape)} in {path} and "
-                f"{tuple(weight.shape)} in this model. For another image "
-                "size, load the file and call `with_image_size`."
+                f"`weights`: {weight.path} has the shape {shape} in {path} and "
+                f"{tuple(weight.shape)} in this model. {advice}"
             )
     for weight in model.weights:
         weight.assign(found[weight.path])

@@ -20,7 +20,7 @@ def atomic_write(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     Args:
         path: The file to write or to replace. Missing folders are created.
     """
-    path = pathlib.Path(os.path.realpath(path))  # A link stays one.
+    path = pathlib.Path(path)
     with naming_path(path):
         make_parents(path)
         handle, draft = tempfile.mkstemp(

@@ -411,8 +411,10 @@ def test_commands_and_code_of_a_page_run(
             tf.config.run_functions_eagerly(
                 page.name in EAGER and any(x in code for x in FIT)
             )
-            exec(compile(code, page.name, "exec"), names)
-            tf.config.run_functions_eagerly(False)
+            try:
+                exec(compile(code, page.name, "exec"), names)
+            finally:
+                tf.config.run_functions_eagerly(False)
             printed = capsys.readouterr().out
             for stated in re.findall(r"^ *print\(.*\)  # (.+)$", code, re.M):
                 assert is_printed(stated, printed), (stated, printed)

@@ -16,17 +16,6 @@ def test_a_draft_is_hidden_and_gone_after_an_error(tmp_path):
     assert not [*path.parent.iterdir()]
 
 
-def test_a_link_stays_a_link_to_the_file(tmp_path):
-    (tmp_path / "large").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "large/model")
-    for text in ("new", "newer"):
-        with atomic_write(tmp_path / "link") as draft:
-            assert draft.parent == tmp_path / "large"
-            draft.write_text(text)
-        assert (tmp_path / "link").is_symlink()
-        assert (tmp_path / "large/model").read_text() == text
-
-
 def test_a_draft_becomes_a_folder_as_any_other(tmp_path):
     before = os.umask(0o027)
     try:

@@ -22,6 +22,7 @@ from keras_vit.analysis.gallery import (
     Subject,
     check_inputs,
     load_images,
+    local_folder,
     name_apart,
     write_gallery,
 )
@@ -79,14 +80,16 @@ def inspect_run(
             "--out must be given for a run that is not on this machine. "
             f"Received: run_dir={run_dir!r}"
         )
+    is_chosen = out_dir is not None
     out_dir = out_dir or str(as_path(run_dir) / "inspection")
     check_inputs(paths, out_dir)
     if compare and os.path.basename(compare) == RUN_MODEL:
         folder = os.path.dirname(compare) or "."
         compare = folder if is_run(folder) else compare
     sources, subjects = [run_dir], [open_run(run_dir)]
-    recipe = RunFolder(as_path(run_dir)).load_recipe()
-    check_outside(pathlib.Path(out_dir), recipe.dataset, "out")
+    if is_chosen:
+        recipe = RunFolder(as_path(run_dir)).load_recipe()
+        check_outside(local_folder(out_dir), recipe.dataset, "out")
     if compare:
         open_other = open_run if is_run_folder(compare) else open_file
         sources.append(compare)

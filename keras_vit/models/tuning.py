@@ -144,9 +144,7 @@ class TunableModel(keras.Model):
         # All is checked first: after an error, the model is unchanged.
         is_kept = keeping(keep)
         for layer in check_lora(self, rank, layers, alpha):
-            layer.enable_lora(int(rank), lora_alpha=alpha)
-            layer.save_own_variables = functools.partial(save_merged, layer)
-            layer.load_own_variables = functools.partial(load_merged, layer)
+            add_lora(layer, int(rank), alpha)
         set_trained(self, is_kept)
         if keras.backend.backend() == "torch":
             # Keras makes the parameters of a module once, when it is built.
@@ -336,6 +334,13 @@ def without_lora(model: keras.Model) -> keras.Model:
     return model.merge_lora() if has_lora else model
 
 
+def add_lora(layer, rank: int, alpha: float | None):
+    """Add a low-rank update, which files neither round nor reset."""
+    layer.enable_lora(rank, lora_alpha=alpha)
+    layer.save_own_variables = functools.partial(save_merged, layer)
+    layer.load_own_variables = functools.partial(load_merged, layer)
+
+
 def save_merged(layer, store):
     """Store a layer as Keras does, but with the kernel merged in float32.
 
@@ -499,7 +504,7 @@ def copy_model(model, new_layers=(), *, dtype=None, is_merged=False, **changes):
         for new, old in zip(layer._flatten_layers(), source._flatten_layers()):
             new.trainable = old.trainable
             if not is_merged and getattr(old, "lora_enabled", False):
-                new.enable_lora(old.lora_rank, lora_alpha=old.lora_alpha)
+                add_lora(new, old.lora_rank, old.lora_alpha)
         if isinstance(layer, RESIZABLE):
             layer.resize_from(source)
         # In the order of their paths: their own order differs after quantising

@@ -121,7 +121,7 @@ def test_outputs_are_those_of_keras(format, bundle, model, images):
         *((kind, "openvino") for kind in ("beit", "eva02", "dinov3", "aimv2")),
         ("eva02", "onnx"),
         ("beit", "saved_model"),
-        *(("merged", format) for format in READERS if format != "web"),
+        *(("merged", format) for format in READERS),
     ],
 )
 def test_models_of_other_families_agree(kind, format, write):

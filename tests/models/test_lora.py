@@ -91,12 +91,16 @@ def test_fit_trains_the_updates_and_predict_uses_them():
     np.testing.assert_allclose(after, to_numpy(model(IMAGES)), atol=1e-5)
 
 
-def test_updates_are_trained_after_weights_were_loaded(tmp_path):
+@pytest.mark.parametrize(
+    "copy", [lambda model: model, lambda model: model.with_image_size(32)]
+)
+def test_updates_are_trained_after_weights_were_loaded(copy, tmp_path):
     """Keras would set both factors to zero, where neither has a gradient."""
     path = tmp_path / "plain.weights.h5"
     make().save_weights(path)
     model = make()
     model.enable_lora(2)
+    model = copy(model)
     model.load_weights(path)
     assert np.abs(to_numpy(make()(IMAGES)) - to_numpy(model(IMAGES))).max() == 0
     fit(model)

@@ -160,8 +160,10 @@ def trained(tmp_path_factory):
     def train(folder):
         before = tf.config.functions_run_eagerly()
         tf.config.run_functions_eagerly(True)
-        prepare(recipe, str(folder / "run")).train()
-        tf.config.run_functions_eagerly(before)
+        try:
+            prepare(recipe, str(folder / "run")).train()
+        finally:
+            tf.config.run_functions_eagerly(before)
         return folder / "run"
 
     return made_once(tmp_path_factory, "trained", train)

@@ -94,8 +94,9 @@ def evaluate(
     Args:
         source: A finished run, or a model known by name.
         dataset: The data set; its evaluation split is read. It must have the
-            classes of the model, or be a test set of some of them: then only
-            the logits of these count.
+            classes of the model, see `ImageDataset.with_forms_of`, or be one
+            of the test sets of ImageNet with some of them: then only the
+            logits of these count.
         batch_size: Number of images per batch.
         preprocess: The operations on images before the model, see
             `eval_batches`; None for those of the run.

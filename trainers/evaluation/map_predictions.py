@@ -18,7 +18,7 @@ from trainers.data.decoding import decode_file
 from trainers.data.map_pictures import limits_of, paint_over
 from trainers.data.maps import IGNORED, IGNORED_16, MILLIMETRE
 from trainers.data.pixels import PixelOptions
-from trainers.paths import Path, draft_of
+from trainers.paths import Path, RemotePath, draft_of
 
 LEAST_SHARE = 0.001  # Of a class that is named.
 OVERLAYS = "overlays"  # The folder of the pictures for people.
@@ -71,13 +71,16 @@ def check_apart(files: Mapping[str, str], out: Path):
     """
     sources = {os.path.realpath(path) for path in files}
     folders = {os.path.dirname(path) for path in sources}
-    for name in files.values():
+    is_here = not isinstance(out, RemotePath)  # There, each costs a request.
+    for name in files.values() if is_here else ():
         if (out / name).exists() and not (out / OVERLAYS / name).exists():
             raise ValueError(
                 "`out` must be a folder for maps of `predict` alone. Received: "
-                f"out={str(out)!r} with {str(out / name)!r}, which `predict` "
-                "has not written and would replace; pass another folder"
+                f"out={str(out)!r} with {str(out / name)!r}, which would be "
+                f"replaced and has no picture in {OVERLAYS!r}, as those of "
+                "`predict` have; pass another folder"
             )
+    for name in files.values():
         for place in (out / name, out / OVERLAYS / name):
             real = os.path.realpath(place)
             is_beside = os.path.dirname(real) in folders

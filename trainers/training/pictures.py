@@ -410,7 +410,7 @@ def draw_first_batch(trainer):
     """Draw the next training images, as a PNG and for TensorBoard.
 
     The picture shows wrong labels, wrong pixel ranges, and augmentation that
-    is too strong.
+    is too strong. Returns whether there are images to draw.
     """
     batches = trainer.train_batches(Share(trainer.loop.engine.num_replicas))
     with trainer.bad_examples.named_errors():
@@ -425,7 +425,7 @@ def draw_first_batch(trainer):
             f"something is known{advice}",
             stacklevel=2,
         )
-        return
+        return False
     folder = trainer.run.folder
     folder.mkdir(parents=True, exist_ok=True)
     shown = (
@@ -440,13 +440,14 @@ def draw_first_batch(trainer):
     else:
         plot_batch(*shown, trainer.dataset.has_several_labels)
     if "tensorboard" not in trainer.recipe.tracker_names:
-        return
+        return True
     png = (folder / "first_batch.png").read_bytes()
     picture = tf.io.decode_png(png, channels=3)
     # The folder in which `keras.callbacks.TensorBoard` writes the metrics.
     place = os.fspath(folder / "tensorboard" / "train")
     with tf.summary.create_file_writer(place).as_default(trainer.loop.step):
         tf.summary.image("first_batch", picture[None])
+    return True
 
 
 RATE = "images_per_second"

@@ -162,8 +162,9 @@ def prepare(
             recipe.num_checkpoints,
         )
         loop.resume()
-        saved = run.started_recipe() if force and loop.best else None
-        if saved and any(getattr(saved, n) != getattr(recipe, n) for n in SEEN):
+        forgets = bool(force and loop.best and loop.step)
+        forgets = forgets and not sees_the_same(run, recipe)
+        if forgets:
             loop.best.forget()
         variables = [(v.path, v) for v in loop.model.variables]
         if loop.update.distillation:
@@ -182,7 +183,17 @@ def prepare(
         total_steps,
         plan,
         tuple(callbacks),
+        forgets,
     )
+
+
+def sees_the_same(run: RunFolder, recipe: Recipe) -> bool:
+    """Return whether a run has been evaluated on the images of a recipe."""
+    try:
+        saved = run.started_recipe()
+    except ValueError:  # Of another version, or of plug-ins.
+        return False
+    return saved and all(getattr(saved, n) == getattr(recipe, n) for n in SEEN)
 
 
 # The fields that say by which images the best model was chosen.
@@ -408,6 +419,7 @@ class Trainer:
         total_steps: Total number of updates.
         memory_plan: How the batch fits into memory, if the run decided that.
         callbacks: Keras callbacks of one's own, called after the others.
+        forgets: Whether the best model was chosen by other images.
     """
 
     recipe: Recipe
@@ -419,6 +431,7 @@ class Trainer:
     total_steps: int
     memory_plan: MemoryPlan | None = None
     callbacks: Sequence[keras.callbacks.Callback] = ()
+    forgets: bool = False
 
     def train(
         self, finish: Callable[["Trainer"], None] = lambda trainer: None
@@ -447,6 +460,9 @@ class Trainer:
             callbacks = []
             if self.is_writer:
                 stack.enter_context(run.claimed())
+            if self.forgets:  # Before the recipe says otherwise.
+                loop.checkpoints.save(loop.step)
+            if self.is_writer:
                 self.prepare_folder()
                 trackers = () if was_finished else recipe.tracker_names
                 settings = {

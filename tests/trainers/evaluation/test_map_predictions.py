@@ -168,7 +168,7 @@ def test_no_result_takes_the_place_of_an_image(tmp_path):
     # Nor of a mask that a person drew, which has no overlay.
     (tmp_path / "drawn").mkdir()
     (tmp_path / "drawn/a.png").touch()
-    with pytest.raises(ValueError, match=r"`out` .*drawn/a\.png.*not written"):
+    with pytest.raises(ValueError, match=r"`out` .*drawn/a\.png.*overlays"):
         check_apart(name_maps(paths), tmp_path / "drawn")
     # A second time, the maps of the first would be taken for images.
     paths.append(str(tmp_path / "maps/a.png"))

@@ -271,6 +271,12 @@ def test_the_best_model_is_kept_and_training_stops_early(
         changed = dataclasses.replace(recipe, eval_split=split)
         again = prepare(changed, str(tmp_path / "whole"), force=True)
         assert (again.loop.best.numbers[0] == 0.7) == is_known
+    # That is saved before the recipe: a start after a crash remembers it.
+    monkeypatch.setattr(type(again), "prepare_folder", None)
+    with pytest.raises(TypeError):
+        again.train()
+    again = prepare(recipe, str(tmp_path / "whole"), force=True)
+    assert again.loop.best.numbers[0] == -1
 
 
 def weights_after(trainer, step):

@@ -94,7 +94,7 @@ def _read_rows(path, options):
         text = split + "".join(classes_of(label))
         if not name or label == "" or (of_split and not split):
             faults.append(f"line {number} has an empty cell")
-        elif line := _find_swallowed(row, files):
+        elif line := _find_swallowed(row, header.index(of_path), files):
             faults.append(
                 f"line {number} has a quote that is not closed, so that "
                 f"{printable(line)!r} is part of a cell"
@@ -122,12 +122,15 @@ def _read_rows(path, options):
     return _join_lines(path, rows, options.kind)
 
 
-def _find_swallowed(row, files):
-    """Return a line of the table that is within a cell, if there is one."""
+def _find_swallowed(row, place, files):
+    """Return a line of the table that is within a cell, if there is one.
+
+    It has as many cells as the table, and a file where the table has one.
+    """
     for cell in row.values():
         for line in cell.splitlines()[1:] if isinstance(cell, str) else ():
             parts = [part.strip() for part in re.split(r"[,;\t|]", line)]
-            if len(parts) > 1 and any(map(files.find, filter(None, parts))):
+            if len(parts) == len(row) and files.find(parts[place] or "."):
                 return line
     return None
 
@@ -236,18 +239,18 @@ def _read_labels(path, header, cells, options):
             f"PATH={path!r} with {of_label!r} and {of_set!r}; remove or rename "
             "the one that is not to be learned"
         )
-    for name in header if of_split is None else ():
-        if _plain(name) in map(_plain, SPLIT_WORDS):
-            warnings.warn(
-                f"the column {name!r} of {path} is not read; name it split, "
-                "with cells such as train and test, if it says that",
-                stacklevel=2,
-            )
     classes, others = [], {}
     if not of_label and not of_set:
         classes, others = _find_classes(
             path, header, cells, (of_path, of_split)
         )
+    for name in header if of_split is None else ():
+        if _plain(name) in map(_plain, SPLIT_WORDS) and name not in classes:
+            warnings.warn(
+                f"the column {name!r} of {path} is not read; name it split, "
+                "with cells such as train and test, if it says that",
+                stacklevel=2,
+            )
     if of_path is None or not (of_label or of_set or classes):
         wanted = PATH_COLUMNS if of_path is None else LABEL_COLUMNS
         columns = [printable(name) for name in header[:NUM_COLUMNS_NAMED]]
@@ -324,8 +327,7 @@ def _find_classes(path, header, cells, others):
     """
     found, left = [], {}
     for name in header:
-        is_split = _plain(name) in map(_plain, SPLIT_WORDS)
-        if name in others or is_split or not name:
+        if name in others or not name or says_split(name):
             continue
         marks = [_mark(row[name]) for _, row in cells]
         filled = [mark for mark in marks if mark is not None]
@@ -375,7 +377,9 @@ def _check_pairs(path, header, cells, known):
     """Raise a ValueError if lines may say that an image has not a label."""
     for name in header:
         marks = {_mark(row[name]) for _, row in cells}
-        if name and name not in known and marks <= {0, 1} and 0 in marks:
+        if not name or name in known or says_split(name):
+            continue
+        if marks <= {0, 1} and 0 in marks:
             raise ValueError(
                 "`dataset=csv:PATH` must have a line for each label that an "
                 "image has, and none for others. Received: "
@@ -462,7 +466,12 @@ def _find_separator(text, more=()):
 def is_other_column(name: str) -> bool:
     """Return whether a column called so is not read as that of a class."""
     others = *PATH_COLUMNS[:1], *LABEL_COLUMNS, *SET_COLUMNS, "split"
-    return _plain(name) in map(_plain, others)
+    return _plain(name) in map(_plain, others) or says_split(name)
+
+
+def says_split(name: str) -> bool:
+    """Return whether a column of 1 and 0 tells of a split, not of a class."""
+    return _plain(name) in map(_plain, IS_SPLIT)
 
 
 def _plain(name):
@@ -550,10 +559,8 @@ LABEL_COLUMNS = (
     *("category_name", "target", "class_id", "label_id", "category_id"),
 )
 # Columns that other programs have in place of `split`.
-SPLIT_WORDS = (
-    *("is_train", "is_valid", "is_validation", "is_val", "is_test"),
-    *("subset", "partition", "data_set", "fold"),
-)
+IS_SPLIT = ("is_train", "is_valid", "is_validation", "is_val", "is_test")
+SPLIT_WORDS = (*IS_SPLIT, "subset", "partition", "data_set", "fold")
 # Of several labels in a cell.
 SET_COLUMNS = ("labels", "classes", "categories", "tags", "class_names")
 # Of an image without labels, perhaps.
