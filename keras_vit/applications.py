@@ -142,17 +142,17 @@ def make_builder(variant: str) -> Builder:
         source = find_weights(weights, variant)
         if not is_own_file(source):
             return _build_from(source, variant, choices, make)
-        if source.endswith(".keras"):
-            own = open_own_file(source)
-            wanted = dataclasses.replace(default, **choices)
-            if isinstance(own, VisionTransformer):
-                check_variant(own.config, wanted, source, builder_name)
-                wanted = change_own(own.config, choices)
+        wanted = dataclasses.replace(default, **choices)
+        if source.endswith(".weights.h5"):  # It tells the weights alone.
             model = make(wanted)
-            copy_own_weights(model, own, source)
-        else:  # It tells nothing of the model but its weights.
-            model = make(dataclasses.replace(default, **choices))
             model.load_weights(source)
+            return model
+        own = open_own_file(source)
+        if isinstance(own, VisionTransformer):
+            check_variant(own.config, wanted, source, builder_name)
+            wanted = change_own(own.config, choices)
+        model = make(wanted)
+        copy_own_weights(model, own, source)
         return model
 
     build.__name__ = build.__qualname__ = builder_name
@@ -327,8 +327,10 @@ def is_own_file(path: str) -> bool:
         return True  # Loading it then fails with the message of Keras.
 
 
-def open_own_file(path: str) -> VisionTransformer:
+def open_own_file(path: str) -> keras.Model:
     """Return the model of a `.keras` file.
+
+    It is a VisionTransformer, or has the layers of one (`input_tensor`).
 
     Raises:
         ValueError: If it is quantised or layers of it were edited, or if it

@@ -424,9 +424,9 @@ def dry_run(trainer: Trainer):
     if trainer.run.recipe_path.exists():
         first_batch = "see first_batch.png in the folder of the run."
     else:
-        is_drawn = draw_first_batch(trainer)
-        first_batch = trainer.run.folder / "first_batch.png"
-        first_batch = first_batch if is_drawn else "see the warning."
+        first_batch = "see the warning."
+        if draw_first_batch(trainer):
+            first_batch = trainer.run.folder / "first_batch.png"
     print(f"First batch: {first_batch}")
     memory = estimate_training_memory(trainer)
     available = available_bytes(trainer.loop.engine, held_bytes(trainer.loop))
