@@ -234,7 +234,7 @@ def recognise(
             unless = re.compile(re.escape(wrapper) + f"({family.unless})")
             if any(map(unless.match, plain)):
                 continue
-            if allowed.fullmatch(wrapper):
+            if allowed.fullmatch(wrapper) or _is_everywhere(wrapper, plain):
                 return key, wrapper, plain
             if wrapper.endswith("."):
                 unread.setdefault(wrapper, family.title)
@@ -252,6 +252,13 @@ def recognise(
     if foreign := foreign_parts(plain):
         text += f" They show {', '.join(foreign)}."
     raise ValueError(text)
+
+
+def _is_everywhere(prefix, names):
+    """Return whether there is nothing without a prefix, but for a loss."""
+    return prefix.endswith(".") and all(
+        name.startswith(prefix) or re.match(LOSSES, name) for name in names
+    )
 
 
 def _name(file, family, wrapper, plain) -> tuple[Family, str, dict, list[str]]:

@@ -92,6 +92,7 @@ def test_what_belongs_to_the_training_is_ignored(load):
         (TIMM, "^", "model.student.module.backbone."),
         (TIMM, "^", "encoder.module."),
         (TIMM, "^", "_fsdp_wrapped_module.visual.trunk."),
+        (TIMM, "^", "state_dict.net._orig_mod.body."),
         (TIMM, r"(?<=^blocks\.\d\.)", "_orig_mod."),
         (TIMM, r"(?<=^blocks\.\d\.)", FSDP),
         ("hf_vit", "^", "state_dict.model.module.backbone."),

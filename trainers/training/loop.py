@@ -115,6 +115,7 @@ class Loop:
     def __post_init__(self):
         self.compiled = self.engine.compile(self.update)
         self._seconds_per_step = 0.0
+        self.newest = 0  # Checkpoint in the folder when it was read.
         # What changes in training beside the model and the optimizer: number
         # of batches trained on so far, and the sums of loss, hits and images
         # since the last evaluation.
@@ -157,6 +158,7 @@ class Loop:
             CheckpointError: If no checkpoint can be read, or the workers
                 found different ones.
         """
+        self.newest = max(self.checkpoints.steps(), default=0)
         self.checkpoints.restore()
         if self.best:
             self.best.numbers = self.numbers["best"]

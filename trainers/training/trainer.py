@@ -452,7 +452,8 @@ class Trainer:
             CheckpointError: If the last state cannot be saved.
             ContentError: If a file of the folder is damaged.
             OSError: If a file cannot be written, the disk has no room for the
-                checkpoints, or another process trains in the folder.
+                checkpoints, or another process trains in the folder or has
+                trained there since `prepare`.
         """
         recipe, run, loop = self.recipe, self.run, self.loop
         was_finished = self.is_finished
@@ -460,6 +461,7 @@ class Trainer:
             callbacks = []
             if self.is_writer:
                 stack.enter_context(run.claimed())
+                self.check_newest()
             if self.forgets:  # Before the recipe says otherwise.
                 loop.checkpoints.save(loop.step)
             if self.is_writer:
@@ -510,6 +512,17 @@ class Trainer:
                     run.save_finished_step(loop.step)
             loop.engine.part_from_all()
         return logs
+
+    def check_newest(self):
+        """Raise an OSError if another process has trained since `prepare`."""
+        loop = self.loop
+        newest = max(loop.checkpoints.steps(), default=0)
+        if newest > max(loop.newest, loop.step):
+            raise OSError(
+                "`run_dir` was trained by another process after this one had "
+                "read it; start again to go on from there. Received: "
+                f"run_dir={str(self.run.folder)!r} with update {newest:,}"
+            )
 
     @property
     def is_over(self) -> bool:

@@ -184,6 +184,17 @@ def test_two_trainings_do_not_share_a_folder(
     assert not draft.exists()
 
 
+def test_what_another_process_has_trained_is_not_trained_again(
+    recipe, tmp_path
+):
+    late = prepare(recipe, str(tmp_path))
+    prepare(recipe, str(tmp_path)).train()
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    with pytest.raises(OSError, match="another process.*with update"):
+        late.train()
+    assert files == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
+
+
 def test_attention_is_drawn_and_changes_nothing_of_the_training(
     recipe, tmp_path, digits
 ):

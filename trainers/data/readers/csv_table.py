@@ -94,13 +94,8 @@ def _read_rows(path, options):
         text = split + "".join(classes_of(label))
         if not name or label == "" or (of_split and not split):
             faults.append(f"line {number} has an empty cell")
-        elif line := _find_swallowed(row, header.index(of_path), files):
-            faults.append(
-                f"line {number} has a quote that is not closed, so that "
-                f"{printable(line)!r} is part of a cell"
-            )
-        elif any((cell or "").strip() for cell in row.get(None, [])):
-            faults.append(f"line {number} has more cells than the first line")
+        elif fault := find_fault(row, header.index(of_path), files):
+            faults.append(f"line {number} {fault}")
         elif printable(text) != text:
             faults.append(
                 f"line {number}: {printable(text)} is not in UTF-8 (in Excel, "
@@ -122,17 +117,27 @@ def _read_rows(path, options):
     return _join_lines(path, rows, options.kind)
 
 
-def _find_swallowed(row, place, files):
-    """Return a line of the table that is within a cell, if there is one.
+def find_fault(row: dict, place: int, files: "Files") -> str:
+    """Return what is wrong with the cells of a line, or "".
 
-    It has as many cells as the table, and a file where the table has one.
+    Args:
+        row: The cells by the names of their columns.
+        place: Which of the columns has the files.
+        files: Finds them.
     """
+    # A line within a cell has as many cells as the table, and a file where
+    # the table has one.
     for cell in row.values():
         for line in cell.splitlines()[1:] if isinstance(cell, str) else ():
             parts = [part.strip() for part in re.split(r"[,;\t|]", line)]
             if len(parts) == len(row) and files.find(parts[place] or "."):
-                return line
-    return None
+                return (
+                    "has a quote that is not closed, so that "
+                    f"{printable(line)!r} is part of a cell"
+                )
+    if any((cell or "").strip() for cell in row.get(None, [])):
+        return "has more cells than the first line"
+    return ""
 
 
 def read_table(
@@ -494,13 +499,14 @@ class Files:
     def __init__(self, folder: str):
         self.folder = folder
         self._listed = {}
+        self._several = {}
 
     def find(self, name: str) -> str | None:
         """Return the path of a file, or None if there is no such file.
 
         A name may have the separators of Windows, lack the ending of an image,
         or have another Unicode form than the file. It may also have letters of
-        the other case, if that means a single file.
+        the other case. Each only if that means a single file.
         """
         for part in dict.fromkeys([name, name.replace("\\", "/")]):
             path = os.path.join(self.folder, part)
@@ -511,7 +517,13 @@ class Files:
         return None
 
     def hint(self, name: str) -> str:
-        """Return in which folder beside the table a file is, if in any."""
+        """Return why there is no such file, or in which folder it is, if any.
+
+        The folder is one beside the table.
+        """
+        for part in (name, name.replace("\\", "/")):
+            if several := self._several.get(os.path.join(self.folder, part)):
+                return f", but {printable(' and '.join(several))}"
         for entry in sorted(os.scandir(self.folder), key=lambda e: e.name):
             if entry.is_dir() and self.find(os.path.join(entry.name, name)):
                 where = printable(os.path.join(entry.name, name))
@@ -535,11 +547,13 @@ class Files:
             self._listed[place] = exact, single
         exact, single = self._listed[place]
         forms = [_form(name + ending) for ending in endings]
-        found = next((exact[form] for form in forms if form in exact), None)
-        if found is None:
-            forms = [form.casefold() for form in forms]
-            found = next((single[x] for x in forms if x in single), None)
-        return found and os.path.join(place, found)
+        found = [exact[form] for form in forms if form in exact]
+        if not found:
+            forms = dict.fromkeys(form.casefold() for form in forms)
+            found = [single[form] for form in forms if form in single]
+        if len(found) > 1:
+            self._several[path] = found
+        return os.path.join(place, found[0]) if len(found) == 1 else None
 
 
 def _form(name):

@@ -13,6 +13,7 @@ from trainers.data.readers.csv_table import (
     PATH_COLUMNS,
     Files,
     find_column,
+    find_fault,
     read_table,
 )
 from trainers.data.readers.folder import list_folders
@@ -295,14 +296,17 @@ def _read_table(path, kind):
             for column in (of_path, of_map, of_split)
         )
         file = image and files.find(image)
-        if not file or not found or (of_split and not split):
-            fault = "has an empty cell"
-            if image and not file:
-                where = printable(os.path.join(files.folder, image))
-                fault = f": there is no file {where}{files.hint(image)}"
+        if not image or not found or (of_split and not split):
+            fault = " has an empty cell"
+        elif fault := find_fault(row, header.index(of_path), files):
+            fault = f" {fault}"
+        elif not file:
+            where = printable(os.path.join(files.folder, image))
+            fault = f": there is no file {where}{files.hint(image)}"
+        if fault:
             raise ValueError(
                 "`dataset=pairs:PATH` must have an existing image and a map "
-                f"in each line. Received: PATH={path!r}: line {number} {fault}"
+                f"in each line. Received: PATH={path!r}: line {number}{fault}"
             )
         whole = files.find(found) or os.path.join(files.folder, found)
         rows.append((file, whole, split))

@@ -171,6 +171,13 @@ def test_a_letter_of_another_case_means_one_file(folder):
     assert {str(folder / name) for name in ("C.png", "c.png")} <= paths
 
 
+def test_a_name_without_ending_means_one_file(folder):
+    shutil.copy(folder / "c.png", folder / "c.jpg")
+    rows = [("c", "a"), *SIMPLE[1:]]
+    with pytest.raises(ValueError, match="no file .*/c, but c.jpg and c.png"):
+        write(folder, ("id", "label"), rows)
+
+
 @pytest.mark.parametrize("word", ["is_valid", "Is Train", "subset"])
 def test_a_column_that_may_be_a_split_is_said(folder, word):
     """One of 1 and 0 is a class unless its name can only mean a split."""

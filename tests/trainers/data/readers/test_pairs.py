@@ -104,6 +104,10 @@ def test_a_table_names_both(tmp_path):
     table.write_text("image,mask\n" + twice)
     with pytest.raises(ValueError, match="one line an image.*1.png twice"):
         open_pairs(str(table), SEGMENT)
+    lines = [f"images/{n}.png,masks/{n}.png," for n in range(4)]
+    table.write_text("image,mask,size\n" + '"12 inch\n'.join(lines))
+    with pytest.raises(ValueError, match="quote that is not closed.*s/1.png"):
+        open_pairs(str(table), SEGMENT)
     table.write_text("image,label\nimages/1.png,cat\n")
     with pytest.raises(ValueError, match="without these columns"):
         open_pairs(str(table), SEGMENT)
