@@ -97,7 +97,7 @@ def convert(
             # A DensePredictor knows its classes itself.
             if has_names and isinstance(model, VisionTransformer):
                 count = model.config.num_classes
-                names = known_classes(model) or read_classes(source, count)
+                names = read_classes(source, count) or known_classes(model)
                 if not names and not source.endswith(".keras"):
                     names = stated_class_names(locate(source), count)
             notes = save_checkpoint(model, target, layout=layout)

@@ -167,9 +167,10 @@ def enough_memory(
 
 
 def known_classes(model: keras.Model) -> list[str] | None:
-    """Return the class names that a model itself knows, None for most.
+    """Return the class names that a model itself knows, None for others.
 
-    That of `keras_vit.zero_shot` does, and one with an answer for each pixel.
+    That of a run does, that of `keras_vit.zero_shot`, and one with an answer
+    for each pixel.
     """
     parts = (getattr(model, name, None) for name in ("config", "head"))
     names = [getattr(part, "class_names", None) for part in parts]

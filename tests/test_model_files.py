@@ -23,10 +23,12 @@ NAMES = ["cat", "犬", "bird"]
 
 @pytest.fixture
 def folder(tmp_path):
-    """Return the folder of a run with three classes."""
+    """Return the folder of a run with three classes, which were renamed."""
     path = tmp_path / "run"
     path.mkdir()
-    config = tiny_config(num_classes=3, layer_norm_epsilon=1e-12)
+    config = tiny_config(
+        num_classes=3, class_names=("a", "b", "c"), layer_norm_epsilon=1e-12
+    )
     model = VisionTransformer(config)
     randomize(model)
     model.save(path / "model.keras")

@@ -302,7 +302,7 @@ class ViTConfig:
             it has no size, are divided by their length.
         num_classes: Outputs of the head; 0 for a model without a head.
         class_names: Names of the classes, if the model itself knows them, as
-            that of `keras_vit.zero_shot`.
+            that of a run and of `keras_vit.zero_shot`.
         classifier_activation: Activation of the head; None for logits.
         head_bias: Initial bias of the head. The sigmoid recipes start at -10,
             so that the first loss is small.

@@ -242,10 +242,13 @@ def build_model(recipe: Recipe, dataset: ImageDataset) -> keras.Model:
     if recipe.has_maps:
         model = add_dense_head(model, recipe, dataset.class_names)
     if isinstance(model, TunableModel):
-        # The file of the model says how the run prepared its images.
-        model.config = dataclasses.replace(
-            model.config, preprocessing=recipe.preprocessing
-        )
+        # The file of the model says how the run prepared its images, and what
+        # its classes are, also where it is moved to.
+        changes = {"preprocessing": recipe.preprocessing}
+        if isinstance(model, VisionTransformer):
+            names = class_names_of(recipe, dataset)
+            changes["class_names"] = tuple(names) or None
+        model.config = dataclasses.replace(model.config, **changes)
     choose_trained(model, recipe)
     return add_objective(model, recipe)
 

@@ -119,6 +119,15 @@ def test_a_head_for_other_classes_is_replaced(run, digits):
     file.write_text(json.dumps(content))
 
 
+def test_a_model_that_was_moved_knows_its_classes(run, digits, tmp_path):
+    path = str(shutil.copy(run.model_path, tmp_path / "moved.keras"))
+    names = digits.class_names
+    assert NamedModel(path).load_class_names() == names
+    recipe = dataclasses.replace(run.load_recipe(), init_from=path)
+    assert explain_other_classes(recipe, names) is None
+    assert explain_other_classes(recipe, [*names[1:], names[0]])
+
+
 @pytest.mark.parametrize("names", [("cat", "dog"), ("dog", "cat"), "abc"])
 def test_a_zero_shot_head_stays_for_its_classes_alone(names, tmp_path):
     """A new head reads the features, not vectors of length 1."""
