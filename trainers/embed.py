@@ -34,11 +34,7 @@ FLAGS = flags.FLAGS
 
 
 def open_images(words: list[str]):
-    """Return the model and the images, of files or of a data set.
-
-    Args:
-        words: Files and folders; none for a data set.
-    """
+    """Return the model and the images, of files or of a data set."""
     if not words:
         if FLAGS.model and not FLAGS.run_dir and not FLAGS.dataset:
             raise ValueError(

@@ -122,13 +122,7 @@ def list_files(num_classes: int, has_matrix: bool = True) -> list[str]:
 def print_report(
     report: Mapping, has_many_classes: bool, other: Mapping | None = None
 ):
-    """Print the figures of an evaluation.
-
-    Args:
-        report: The report of `evaluate`.
-        has_many_classes: Whether to leave out the accuracies of the classes.
-        other: The report of another evaluation, to show beside it.
-    """
+    """Print the figures of an evaluation."""
     # The page has precision and F1 of each class as well.
     kinds = ("accuracy/", "average_precision/", "iou/")
     kinds = () if has_many_classes else kinds
@@ -152,10 +146,6 @@ def format_figure(value: float | int | str) -> str:
 
 def read_other(folder: str, dataset: ImageDataset) -> OtherModel:
     """Return an earlier evaluation, to compare with.
-
-    Args:
-        folder: The folder that holds its evaluation.json.
-        dataset: The data set of this evaluation.
 
     Raises:
         ValueError: If there is none, or it is of other images.

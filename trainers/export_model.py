@@ -226,13 +226,7 @@ def export_source(
 def find_known(
     source: RunFolder | NamedModel, output: str | None, activation: str | None
 ) -> KnownScore | None:
-    """Return what tells known images, if the run is calibrated.
-
-    Args:
-        source: What is exported.
-        output: See `export_source`.
-        activation: See there.
-    """
+    """Return what tells known images, if the run is calibrated."""
     calibration = source.calibration
     if calibration is None or output not in (None, "logits"):
         return None

@@ -81,10 +81,6 @@ def project_pca(embeddings: Embeddings, rows: np.ndarray) -> np.ndarray:
 
     Shapes:
         rows: (n,), increasing. returns: (n, 2).
-
-    Args:
-        embeddings: The embeddings.
-        rows: The images to return.
     """
     total, squares = np.zeros(embeddings.width), 0.0
     for _, block in embeddings.unit_blocks():

@@ -151,11 +151,6 @@ def check_server(
 ) -> Iterator[Check]:
     """Yield the results of all checks, one after the other.
 
-    Args:
-        client: A client of the version of the export.
-        export: What is expected.
-        tolerance: How far a number may be from that of the export.
-
     Raises:
         UnavailableError: If the server cannot be reached.
     """

@@ -85,13 +85,7 @@ def main(arguments):
 def find_photos(
     embeddings: Embeddings, paths: Sequence[str], top: int
 ) -> list[Found]:
-    """Return the images that are most similar to those of files.
-
-    Args:
-        embeddings: The images to search.
-        paths: Image files.
-        top: Number of images for each.
-    """
+    """Return the images that are most similar to those of files."""
     pictures = [draw_file(embeddings, path) for path in paths]
     queries = embed_files(embeddings, paths)
     titles = [printable(path) for path in paths]
@@ -132,12 +126,7 @@ def find_vectors(
 
 
 def find_groups(embeddings: Embeddings, least: float) -> list[Found]:
-    """Return the near duplicates among images.
-
-    Args:
-        embeddings: The images.
-        least: The smallest cosine of a pair.
-    """
+    """Return the near duplicates among images."""
     groups = find_near_duplicates(embeddings.vectors(), least)
     return [
         Found(f"Group {number}: {len(group):,} images", None, group)

@@ -159,16 +159,7 @@ def prepare_and_check(
     is_dry_run: bool = False,
     callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> Trainer:
-    """Return a trainer whose data were checked, and print what it trains.
-
-    Args:
-        chosen: The recipe.
-        run_dir: The folder of the run; None for the default.
-        config: See `prepare`.
-        force: See there.
-        is_dry_run: Whether nothing will be trained.
-        callbacks: See `Trainer`.
-    """
+    """Return a trainer whose data were checked, and print what it trains."""
     run_dir = run_dir or f"saved_models/{chosen.name}"
     trainer = prepare(
         chosen.recipe, run_dir, config, force, chosen, callbacks=callbacks
@@ -182,13 +173,7 @@ def prepare_and_check(
 
 
 def print_end(trainer: Trainer, first_step: int, seconds: float):
-    """Print what a training skipped, and its results.
-
-    Args:
-        trainer: The trainer, whose training has ended.
-        first_step: The update that it began with.
-        seconds: How long it took.
-    """
+    """Print what a training skipped, and its results."""
     bad = trainer.bad_examples.names
     if bad:
         print(describe_skipped(bad))

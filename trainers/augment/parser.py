@@ -47,13 +47,7 @@ def require(condition: bool, name: str, rule: str, value: float | None):
 
 
 def check_type(name: str, value, types: tuple[type, ...]):
-    """Raise an ArgumentError unless `value` is of one of the types.
-
-    Args:
-        name: Name of the argument.
-        value: The received value.
-        types: Some of int, float, str, tuple and the type of None.
-    """
+    """Raise an ArgumentError unless `value` is of one of the types."""
     if type(value) in (str, tuple) and type(value) in types:
         return
     if value is None:

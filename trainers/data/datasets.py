@@ -272,15 +272,8 @@ def open_comparable(
 ) -> ImageDataset | None:
     """Return a data set that may have images of another one, see above.
 
-    Args:
-        dataset: The other one.
-        name: See `open_dataset`.
-        train_split: See there.
-        eval_split: See there.
-        labels: See there.
-
-    Returns:
-        None if it has none, or cannot be opened any more.
+    It is opened as by `open_dataset`. None if it has none, or cannot be opened
+    any more.
     """
     if is_same_dataset(name, dataset.name):
         reader = dataset.reader
@@ -357,24 +350,13 @@ def open_dataset(
 
 
 def find_train_split(reader: ExampleReader, split: str | None) -> str | None:
-    """Return the split to train on, None if there is none.
-
-    Args:
-        reader: Reads the data set.
-        split: The split that the user names, or None for that of the data set.
-    """
+    """Return the split to train on, None if there is none."""
     split = split or reader.train_split
     return split or find_split(reader.splits, TRAIN_SPLITS)
 
 
 def find_eval_split(reader: ExampleReader, split: str | None) -> str | None:
-    """Return the split to evaluate on, None if there is none.
-
-    Args:
-        reader: Reads the data set.
-        split: The split that the user names, ALL_SPLITS, or None for that of
-            the data set.
-    """
+    """Return the split to evaluate on, perhaps all; None if there is none."""
     if split == ALL_SPLITS:
         return "+".join(reader.splits)
     split = split or reader.eval_split

@@ -390,11 +390,6 @@ def read_pixel_answers(
 ) -> PixelAnswers:
     """Return the map of an image.
 
-    Args:
-        dataset: A data set with an answer for each pixel.
-        label: What its `load_map` takes.
-        size: (height, width) of the image.
-
     Raises:
         ValueError: If the map cannot be read, nothing is known of any pixel,
             or it is of another size.

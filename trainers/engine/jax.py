@@ -247,12 +247,7 @@ def check_gradient_dtype(update: Update):
 
 
 class JaxBatches:
-    """The batches of a data set as arrays over all devices.
-
-    Args:
-        engine: The engine.
-        make: See `Engine.batches`.
-    """
+    """The batches of a data set as arrays over all devices."""
 
     def __init__(self, engine: JaxEngine, make):
         self.engine, self.make = engine, make
@@ -274,10 +269,6 @@ class JaxUpdate:
 
     Between two calls, the state is in the variables of model, optimizer and
     loss scale.
-
-    Args:
-        update: The update.
-        mesh: The devices.
     """
 
     def __init__(self, update: Update, mesh: Mesh):
@@ -469,10 +460,6 @@ class JaxState:
     Each process writes one file with the pieces that it has; a piece that
     several devices hold is written once. Checkpoints of the TensorFlow engine
     are read as well.
-
-    Args:
-        engine: The engine.
-        model, optimizer, loss_scale, numbers: See `Engine.state`.
     """
 
     def __init__(self, engine, model, optimizer, loss_scale, numbers: dict):

@@ -47,11 +47,7 @@ LOST = (
 
 
 class TensorFlowEngine(Engine):
-    """Trains on the replicas of a strategy.
-
-    Args:
-        strategy: The strategy.
-    """
+    """Trains on the replicas of a strategy."""
 
     lost = LOST
 
@@ -133,12 +129,7 @@ tf.get_logger().addFilter(_is_news)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TensorFlowUpdate:
-    """An update that runs on all replicas, several times in a call.
-
-    Args:
-        update: The update.
-        strategy: The strategy that runs the replicas.
-    """
+    """An update that runs on all replicas, several times in a call."""
 
     update: Update
     strategy: tf.distribute.Strategy
@@ -400,12 +391,7 @@ def _sum_packs(gradients):
 
 
 def assign_on_replicas(variables: list[tf.Variable], values: list):
-    """Assign, in replica context, values that are the same on every replica.
-
-    Args:
-        variables: Variables that were created in the scope of the strategy.
-        values: The value of each variable, as a tensor.
-    """
+    """Assign, in replica context, values that are the same on every replica."""
 
     def assign(strategy, *values):
         for variable, value in zip(variables, values):
@@ -424,9 +410,6 @@ class TensorFlowState:
 
     TensorFlow verifies the checksum of each array that it reads. Checkpoints
     of the JAX engine are read as well.
-
-    Args:
-        model, optimizer, loss_scale, numbers: See `Engine.state`.
     """
 
     def __init__(self, model, optimizer, loss_scale, numbers: dict):

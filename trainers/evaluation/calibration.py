@@ -422,14 +422,7 @@ def scale_head(model: keras.Model, temperature: float):
 def judge_score(
     score: KnownScore, features, logits, outside: tuple | None
 ) -> dict[str, float]:
-    """Return how well a score tells images of other things, if there are any.
-
-    Args:
-        score: The score.
-        features: Those of known images.
-        logits: Their logits.
-        outside: Features and logits of images of other things.
-    """
+    """Return how well a score tells images of other things, if any."""
     if outside is None:
         return {}
     known, unknown = (

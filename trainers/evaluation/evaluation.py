@@ -192,12 +192,7 @@ def evaluate(
 def name_chosen(
     source: RunFolder | NamedModel, dataset: ImageDataset
 ) -> dict[str, str]:
-    """Return the entry of a report of what was chosen by the same images.
-
-    Args:
-        source: What is evaluated.
-        dataset: The data set.
-    """
+    """Return the entry of a report of what was chosen by the same images."""
     recipe, chosen = source.load_recipe(), []
     if recipe is None:
         return {}
@@ -253,15 +248,8 @@ def choose_folder(
 
     The report in the folder of a run is of the model, the data set and the
     preprocessing of its recipe. Others are in folders in it, which are named
-    by what is not of the recipe: `dataset_cifar10/patch_size_8`.
-
-    Args:
-        source: What is evaluated.
-        dataset: See `evaluate`.
-        report_dir: See there.
-        preprocess: See there.
-        patch_size: See there.
-        merged_tokens: See there.
+    by what is not of the recipe: `dataset_cifar10/patch_size_8`. The arguments
+    are those of `evaluate`.
     """
     if report_dir or not source.folder:
         return report_dir
@@ -293,11 +281,6 @@ def check_report_dir(
     """Raise an error if the report of an evaluation cannot be written.
 
     So that it is found before the work, not after it.
-
-    Args:
-        source: What is evaluated.
-        folder: What `choose_folder` returns.
-        dataset: The name of the data set.
     """
     if folder:
         check_outside(folder, dataset, "report_dir")
@@ -411,15 +394,7 @@ def start_results(
     other: OtherModel | None,
     known: KnownScore | None,
 ) -> Results:
-    """Return what collects the results of an evaluation.
-
-    Args:
-        source: What is evaluated.
-        model: Its model.
-        dataset: The data set.
-        other: See `evaluate`.
-        known: Tells known images, of a calibrated model.
-    """
+    """Return what collects the results of an evaluation."""
     others, names = other.predictions if other else {}, dataset.class_names
     columns = dataset.logit_columns
     if dataset.has_several_labels:

@@ -87,12 +87,7 @@ class Shown(NamedTuple):
 
 @dataclasses.dataclass
 class MapResults:
-    """The results that an evaluation collects over the batches.
-
-    Args:
-        reader: The evaluated model.
-        tally: The figures.
-    """
+    """The results that an evaluation collects over the batches."""
 
     reader: keras.Model
     tally: SegmentTally | DepthTally
@@ -195,10 +190,6 @@ def find_looks(
     """Return which patches the answers for images draw on, by position.
 
     That is the mean of the attention rollout over the patches, (h, w).
-
-    Args:
-        model: The model; of another one than a DensePredictor nothing is known.
-        shown: The images.
     """
     if not isinstance(model, DensePredictor):
         return {}

@@ -117,11 +117,6 @@ def shuffle_by_class(
 
     Shapes:
         classes: (N,).
-
-    Args:
-        classes: The class of each image.
-        num_classes: Number of classes.
-        seed: Seed of the generator, which shuffles one class after the other.
     """
     generator = np.random.default_rng(seed)
     order = np.argsort(classes, kind="stable")
@@ -136,11 +131,6 @@ def fit_classifier(
 
     Shapes:
         support: (N, D). classes: (N,).
-
-    Args:
-        support: Features to fit the classifier to.
-        classes: Classes of these features.
-        num_classes: Number of classes.
     """
     from sklearn.linear_model import Ridge
 
@@ -163,11 +153,6 @@ def top1_accuracy(classify, features: np.ndarray, truths: np.ndarray) -> float:
 
     Shapes:
         features: (M, D). truths: (M, C).
-
-    Args:
-        classify: Maps features (B, D) to scores (B, C).
-        features: Features to classify, in chunks.
-        truths: The right classes.
     """
     hits = 0
     for start in range(0, len(features), CHUNK_IMAGES):
@@ -348,11 +333,7 @@ def check_has_train_split(dataset: ImageDataset):
 
 
 def count_smallest_class(features: Features) -> int:
-    """Return the number of training images of the smallest class.
-
-    Args:
-        features: Features of both splits.
-    """
+    """Return the number of training images of the smallest class."""
     num_classes = features.test_truths.shape[1]
     counts = np.bincount(features.train_classes, minlength=num_classes)
     return int(counts.min())

@@ -527,10 +527,6 @@ def load_model_of(
 ) -> keras.Model:
     """Return the model that computed embeddings.
 
-    Args:
-        embeddings: The embeddings.
-        source: Their model; None for the one that the manifest names.
-
     Raises:
         ValueError: If it is another one.
     """

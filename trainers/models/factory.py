@@ -144,12 +144,7 @@ def plain_model(model: keras.Model, recipe: Recipe) -> keras.Model:
 
 @dataclasses.dataclass(frozen=True)
 class FixedPatchSize:
-    """A flexible model that cuts all images into patches of one size.
-
-    Args:
-        flexible: The model.
-        patch_size: Side of a patch in pixels.
-    """
+    """A flexible model that cuts all images into patches of one size."""
 
     flexible: FlexibleVisionTransformer
     patch_size: int

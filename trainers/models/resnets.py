@@ -210,18 +210,7 @@ def _build(
     head_bias: float = 0.0,
     dtype=None,
 ) -> tuple[keras.Model, dict]:
-    """Return a new model for arrays, and its weights to read by name.
-
-    Args:
-        shapes: The shapes of the arrays by name.
-        image_size: Side of the images, in pixels.
-        channels: Channels of the images. The first kernel is adapted to them.
-        num_classes: Number of logits. A head for another number is replaced by
-            a new one, whose kernel is zero.
-        head: "reset" always replaces the head.
-        head_bias: Initial bias of a new head.
-        dtype: Dtype policy of the layers.
-    """
+    """Return a new model for arrays, and its weights to read by name."""
     size = _infer_size(shapes)
     names = {size: name for name, size in BIT_SIZES.items()}
     model = build_bit_resnet(

@@ -358,11 +358,7 @@ class Optimizer(tf.Module):
         return ops.cast(rate, "float32")
 
     def shared_by_weights(self, iterations) -> tuple[dict, dict]:
-        """Return the rates by `layer_rate`, and the numbers of each rule.
-
-        Args:
-            iterations: Number of updates made so far, a scalar.
-        """
+        """Return the rates by `layer_rate`, and the numbers of each rule."""
         step, rate = ops.cast(iterations, "float32"), self._rate(iterations)
         factors = dict.fromkeys(p.layer_rate for p in self.parameters)
         rules = dict.fromkeys(p.rule for p in self.parameters)

@@ -134,13 +134,6 @@ def adam_kernel(weight, slots, gradient, numbers, rate):
     The operation would compute the masses from powers of the decays, which
     are inaccurate near 1. Powers of zero switch that off, and the masses
     become part of the rate and of epsilon.
-
-    Args:
-        weight: Variable to update.
-        slots: Variables by name, to update.
-        gradient: Gradient of the loss.
-        numbers: Those of `adam_numbers`.
-        rate: Learning rate.
     """
     import tensorflow as tf
 

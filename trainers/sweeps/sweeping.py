@@ -489,12 +489,6 @@ def save_report(
     The report has the images, the learning rates that are tried, the one that
     was chosen, if all were tried, and after all runs the mean, deviation and
     accuracies on the test split.
-
-    Args:
-        sweep: The sweep.
-        trials: The trials so far.
-        others: Trials of earlier starts that are not among them, perhaps of
-            learning rates that are not tried any more.
     """
     tested = [t.accuracy for t in trials if t.purpose == REPORT]
     is_over = len(tested) == sweep.num_seeds

@@ -121,9 +121,6 @@ def average_groups(scores: Sequence[TaskScore]) -> dict[str, dict]:
     The score of a group is the mean of its tasks, for each seed. Mean and
     deviation are those over the seeds.
 
-    Args:
-        scores: The scores of some tasks, with equally many seeds.
-
     Returns:
         See `summarize`, for each of VTAB_GROUPS and for all tasks.
     """

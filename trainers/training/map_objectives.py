@@ -201,9 +201,6 @@ class MeanIoU:
     """The mean over the classes of intersection over union, of all pixels.
 
     Classes that neither occur nor are found do not count.
-
-    Args:
-        num_classes: Number of classes.
     """
 
     num_classes: int
@@ -254,12 +251,7 @@ def intersection_over_union(counts: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class _DepthFigure:
-    """A mean over the images of a mean over their pixels.
-
-    Args:
-        is_relative: Whether outputs are right up to scale and shift.
-        max_depth: See `align`.
-    """
+    """A mean over the images of a mean over their pixels."""
 
     is_relative: bool
     max_depth: float

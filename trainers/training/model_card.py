@@ -105,13 +105,7 @@ def describe_run(
 
 
 def describe_encoder(run: RunFolder, recipe: Recipe, model: keras.Model) -> str:
-    """Return the card of a run that learned without labels.
-
-    Args:
-        run: See `write_card`.
-        recipe: Its recipe.
-        model: Its model, the encoder.
-    """
+    """Return the card of a run that learned without labels."""
     height, width, channels = model.input_shape[1:]
     colours = "grey" if channels == 1 else "colour"
     parts = [
@@ -133,13 +127,7 @@ def describe_encoder(run: RunFolder, recipe: Recipe, model: keras.Model) -> str:
 
 
 def describe_dense(run: RunFolder, recipe: Recipe, model: keras.Model) -> str:
-    """Return the card of a run that learned an answer for each pixel.
-
-    Args:
-        run: See `write_card`.
-        recipe: Its recipe.
-        model: Its model.
-    """
+    """Return the card of a run that learned an answer for each pixel."""
     figures, names = read_figures(run, recipe), run.load_class_names()
     height, width, channels = model.input_shape[1:]
     colours = "grey" if channels == 1 else "colour"
@@ -199,11 +187,7 @@ def name_source(recipe: Recipe) -> str:
 
 
 def find_repository(source: str) -> str | None:
-    """Return which repository of Hugging Face's hub a name stands for.
-
-    Args:
-        source: The `init_from` of a recipe.
-    """
+    """Return which repository of Hugging Face's hub a name stands for."""
     if source in HUB_MODELS:
         return HUB_MODELS[source].repository
     repository = parse_repository(source)

@@ -171,11 +171,7 @@ class MeanOverImages:
 
 @dataclasses.dataclass(frozen=True)
 class BalancedAccuracy:
-    """The mean over the classes of the share of their images that is right.
-
-    Args:
-        num_classes: Number of classes.
-    """
+    """The mean over the classes of the share of their images that is right."""
 
     num_classes: int
     name = "balanced_accuracy"
@@ -216,9 +212,6 @@ class MeanAveragePrecision:
     Classes without positives or without negatives do not count. Logits are cut
     off at 16 and rounded, to 1/128 for up to 512 classes, where labels of equal
     logits share a threshold: an evaluation computes it without rounding.
-
-    Args:
-        num_classes: Number of classes.
     """
 
     num_classes: int
@@ -419,11 +412,6 @@ def make_teach(
 
     Shapes:
         The function takes images (B, H, W, C) and returns (B, classes).
-
-    Args:
-        teacher: The teacher.
-        theirs: Mean and deviation of its images.
-        ours: Mean and deviation of the images of the model.
     """
     activation = name_activation(teacher)
     size = teacher.input_shape[1:3]
@@ -457,11 +445,7 @@ LOGITS = {
 
 
 class BothLogits(keras.layers.Layer):
-    """Returns the logits of both classifiers of a DistilledHead.
-
-    Args:
-        head: The head, which shares its weights.
-    """
+    """Returns the logits of both classifiers of a DistilledHead."""
 
     def __init__(self, head: DistilledHead):
         super().__init__(dtype=head.dtype_policy, name="both_logits")

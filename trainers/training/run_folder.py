@@ -69,10 +69,6 @@ def take_class_names(
 ) -> list[str]:
     """Return the class names in a recipe.json; none for an encoder.
 
-    Args:
-        content: The content of the file.
-        num_classes: Number of outputs of the model; None if it is not known.
-
     Raises:
         ValueError: If they are no names, or not one for each logit.
     """
@@ -88,9 +84,6 @@ def take_class_names(
 
 def take_thresholds(content: Mapping) -> list[float] | None:
     """Return the thresholds in a recipe.json, if there are any.
-
-    Args:
-        content: The content of the file.
 
     Raises:
         ValueError: If they are not one number of 0 to 1 for each class.
@@ -137,10 +130,6 @@ READING_ERRORS = (
 
 def read_calibration(content: bytes, digest: str | None) -> Calibration:
     """Return the calibration in a file.
-
-    Args:
-        content: The content of the file.
-        digest: The checksum of the model.
 
     Raises:
         ValueError: If it is no such file, or of another model.
@@ -552,11 +541,7 @@ class RunFolder:
 
 
 def explain_plugins(content: Mapping) -> str:
-    """Return which plug-ins of a run are not loaded, as words; perhaps "".
-
-    Args:
-        content: The content of its recipe.json.
-    """
+    """Return which plug-ins of a run are not loaded, as words; perhaps ""."""
     needed = (content.get("origin") or {}).get("plugins") or []
     missing = [name for name in needed if name not in LOADED]
     if not missing:

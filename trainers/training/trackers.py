@@ -156,9 +156,6 @@ class Tracking(keras.callbacks.Callback):
 
     A tracker that fails is left out with a warning: nothing is lost, because
     metrics.csv and the folder of the run have it all.
-
-    Args:
-        trackers: Each by its name, started.
     """
 
     def __init__(self, trackers: Mapping[str, Tracker]):

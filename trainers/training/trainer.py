@@ -714,11 +714,6 @@ class Trainer:
         """Return callbacks for the process that writes, with whole weights.
 
         All processes must take part in collecting weights that are in pieces.
-
-        Args:
-            makers: Functions of this trainer that return the callbacks.
-            weights: Returns the weights that they see if these are in pieces,
-                see `Engine.whole`.
         """
         loop = self.loop
         made = [make(self) if self.is_writer else None for make in makers]

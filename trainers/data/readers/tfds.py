@@ -296,11 +296,7 @@ def open_maps(
 
 
 def find_row(name: str) -> DatasetRow:
-    """Return the options of a data set, those of any configuration too.
-
-    Args:
-        name: A key of DATASETS, or a name of TFDS as `name/config:version`.
-    """
+    """Return the options of a data set, those of any configuration too."""
     if name in DATASETS:
         return DATASETS[name]
     row = DATASETS.get(re.split("[/:]", name)[0], DatasetRow())
@@ -316,11 +312,6 @@ def find_label(
 
     Without a feature of the name, a list `labels` or truth values `attributes`
     are several labels. None if there is no feature of classes.
-
-    Args:
-        features: The features of the data set.
-        name: The feature, a class or a list of classes.
-        has_alternatives: See `DatasetRow`.
     """
     names = (name, "labels", "attributes") if name == "label" else (name,)
     name = next((n for n in names if n in features), None)
@@ -349,12 +340,7 @@ def find_label(
 
 
 def renumber(label: tf.Tensor, classes: Sequence[int]) -> tf.Tensor:
-    """Return the position of a class in `classes`, or -1 if it is not there.
-
-    Args:
-        label: A class, or a vector of classes.
-        classes: Some classes, in ascending order.
-    """
+    """Return the position of a class in `classes`, or -1 if it is not there."""
     matches = label[..., None] == tf.constant(classes, label.dtype)
     places = tf.argmax(tf.cast(matches, tf.int32), -1, label.dtype)
     return tf.where(tf.reduce_any(matches, -1), places, -1)

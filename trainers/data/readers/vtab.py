@@ -57,11 +57,6 @@ def merge_classes(feature: str, number: int, merged: int) -> LabelRule:
     """Return the rule that merges neighbouring classes of a feature.
 
     Class c of `number` belongs to class floor(c / (number / merged)).
-
-    Args:
-        feature: Name of the feature.
-        number: Number of its classes.
-        merged: Number of classes of the label.
     """
     groups = [[] for _ in range(merged)]
     for index in range(number):
@@ -162,14 +157,7 @@ def three_splits(train: int, val: int, test: int) -> tuple[Range, Range, Range]:
 
 
 def two_splits(train: int, val: int, test: int, name: str = "test"):
-    """Return splits whose validation images are the last for training.
-
-    Args:
-        train: Number of training images.
-        val: Number of validation images.
-        test: Number of test images.
-        name: What TFDS calls the test split.
-    """
+    """Return splits whose validation images are the last for training."""
     size = train + val
     return ("train", 0, train), ("train", train, size), (name, 0, test)
 
