@@ -36,11 +36,14 @@ FIND_WIDE = """() => {
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Return the folder of the built site."""
+    """Return the folder of the site, as `make docs` builds it."""
     folder = tmp_path_factory.mktemp("site")
     pytest.importorskip("mkdocs")
     result = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", f"--site-dir={folder}"],
+        [
+            *(sys.executable, "-m", "mkdocs", "build", "--strict"),
+            f"--site-dir={folder}",
+        ],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,

@@ -165,6 +165,21 @@ class Preprocessing:
         return steps
 
 
+def crop_fraction_of(side: int, whole: int) -> float:
+    """Return the share of `whole` pixels that a crop to `side` keeps.
+
+    Example:
+        >>> fraction = preprocessing.description.crop_fraction_of(48, 59)
+        >>> Preprocessing(crop_fraction=fraction).uncropped_size((48, 48))
+        (59, 59)
+    """
+    fraction = side / whole
+    # The quotient is rounded; a size a little too small is rounded down.
+    while math.floor(side / fraction) < whole:
+        fraction = math.nextafter(fraction, 0)
+    return fraction
+
+
 def as_preprocessing(value):
     """Return the settings that a normalisation or a dict stands for.
 

@@ -18,6 +18,7 @@ from keras_vit.preprocessing.description import (
     INTERPOLATIONS,
     NORMALIZATIONS,
     Preprocessing,
+    crop_fraction_of,
 )
 from keras_vit.weights.containers import File, is_of_folder, read_json
 
@@ -229,10 +230,7 @@ def _read_huggingface(row, note):
         )
     sides, fraction = _sides(size), None
     if row.get("do_center_crop", False) and sides and crop:
-        fraction = max(crop) / max(sides)
-        # The quotient is rounded; a size a little too small is rounded down.
-        while math.floor(max(crop) / fraction) < max(sides):
-            fraction = math.nextafter(fraction, 0)
+        fraction = crop_fraction_of(max(crop), max(sides))
         if len(sides) == 2 and crop[0] * sides[-1] != crop[-1] * sides[0]:
             note(
                 "The images of this model are resized to another ratio of "

@@ -60,7 +60,7 @@ def test_without_corruption_the_tokens_are_those_of_the_encoder(kind):
 def test_fit_needs_no_labels_and_the_file_is_the_same_model(
     target, tmp_path, without_xla
 ):
-    encoder = VisionTransformer(tiny_config(num_classes=0))
+    encoder = VisionTransformer(tiny_config(depth=1, num_classes=0))
     model = MaskedPatchPrediction(encoder, target=target)
     images = noise(8, 32, 32, 3, scale=0.5)
     model.compile(keras.optimizers.Adam(3e-3))

@@ -18,6 +18,7 @@ from keras_vit.preprocessing.description import (
     ImageStep,
     Normalization,
     Preprocessing,
+    crop_fraction_of,
     resize_step,
 )
 from keras_vit.preprocessing.model_inputs import RAW
@@ -353,5 +354,7 @@ interpolation='bilinear', crop_fraction=0.875, pixel_range=None)
             }
             whole = step.get("size") or min(step["height"], step["width"])
         elif step["kind"] == "central_crop" and whole:
-            choices["crop_fraction"] = min(min(image_size) / whole, 1.0)
+            choices["crop_fraction"] = min(
+                crop_fraction_of(min(image_size), whole), 1.0
+            )
     return Preprocessing(augmentation.normalization, **choices)

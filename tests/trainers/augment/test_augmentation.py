@@ -200,6 +200,9 @@ def test_what_a_recipe_does_is_written_into_its_model():
     # A part of the image that is larger than the whole is the whole.
     found = preprocessing_in("resize_small(20)|central_crop", SIZE)
     assert found.crop_fraction == 1
+    # 48 / (48 / 59) is less than 59.
+    found = preprocessing_in("resize_small(59)|central_crop", (48, 48))
+    assert found.uncropped_size((48, 48)) == (59, 59)
 
 
 def test_a_range_of_pixels_does_not_change_the_resizing():
