@@ -363,7 +363,7 @@ def change_own(config: ViTConfig, choices: dict) -> ViTConfig:
     """
     rest = {}
     if choices["num_classes"] != config.num_classes:
-        rest["class_names"] = None
+        rest |= {"class_names": None, "probabilities": None}
     if "image_size" in choices:
         rest["use_dynamic_image_size"] = False
     is_open = choices.get("use_dynamic_image_size")

@@ -65,7 +65,13 @@ def open_subject(source: str, **hints) -> Subject:
     if class_names == imagenet:
         # "tench, Tinca tinca" is shortened to its first name.
         class_names = [name.split(",")[0] for name in imagenet]
-    return Subject(pathlib.Path(source).name, model, read, class_names)
+    return Subject(
+        pathlib.Path(source).name,
+        model,
+        read,
+        class_names,
+        config.probabilities or "softmax",
+    )
 
 
 def inspect_files(options: argparse.Namespace) -> list[pathlib.Path]:

@@ -67,6 +67,10 @@ RULES = {
         lambda value: value is None or math.isfinite(value),
         "layer_scale_init",
     ),
+    "must be softmax, sigmoid or None": (
+        lambda value: value in ("softmax", "sigmoid", None),
+        "probabilities",
+    ),
     "must have a unit or more in each stage": (
         lambda value: not value or min(value) > 0,
         "stem_stages",
@@ -304,6 +308,8 @@ class ViTConfig:
         class_names: Names of the classes, if the model itself knows them, as
             that of a run and of `keras_vit.zero_shot`.
         classifier_activation: Activation of the head; None for logits.
+        probabilities: What makes probabilities of these logits, "softmax" or
+            "sigmoid", if the model itself knows, as that of a run.
         head_bias: Initial bias of the head. The sigmoid recipes start at -10,
             so that the first loss is small.
         dropout_rate: Dropout rate after the positions, the attention and both
@@ -380,6 +386,7 @@ class ViTConfig:
     num_classes: int = 1000
     class_names: tuple[str, ...] | None = None
     classifier_activation: str | None = None
+    probabilities: str | None = None
     head_bias: float = 0.0
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0

@@ -474,6 +474,7 @@ class DensePredictor(TunableModel):
             representation_size=None,
             num_classes=0,
             class_names=None,
+            probabilities=None,
         )
         vit = VisionTransformer(config, dtype=dtype, edits=edits)
         policy, inner, images = vit.dtype_policy, vit.inner, vit.input

@@ -421,8 +421,9 @@ class VisionTransformer(TunableModel):
         if num_classes:
             advice = "give the one that it was made from a new head"
             refuse_quantized(self, advice)
+        changes = {"class_names": None, "probabilities": None}
         model = copy_model(
-            self, ["predictions"], num_classes=num_classes, class_names=None
+            self, ["predictions"], num_classes=num_classes, **changes
         )
         if num_classes:
             train_layer(model, "predictions")

@@ -305,6 +305,7 @@ UNSTORED = (
     "ignore_border",
     "classifier_activation",
     "class_names",
+    "probabilities",
     "head_bias",
     "dropout_rate",
     "attention_dropout_rate",

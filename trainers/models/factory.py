@@ -238,11 +238,12 @@ def build_model(recipe: Recipe, dataset: ImageDataset) -> keras.Model:
         model = add_dense_head(model, recipe, dataset.class_names)
     if isinstance(model, TunableModel):
         # The file of the model says how the run prepared its images, and what
-        # its classes are, also where it is moved to.
+        # its outputs mean, also where it is moved to.
         changes = {"preprocessing": recipe.preprocessing}
         if isinstance(model, VisionTransformer):
             names = class_names_of(recipe, dataset)
             changes["class_names"] = tuple(names) or None
+            changes["probabilities"] = recipe.activation if names else None
         model.config = dataclasses.replace(model.config, **changes)
     choose_trained(model, recipe)
     return add_objective(model, recipe)

@@ -687,11 +687,14 @@ class NamedModel:
     def activation(self) -> str:
         """The function that turns logits into probabilities.
 
-        A run or the last layer of a model states it; otherwise a softmax.
+        A run, the last layer of a model or its configuration states it;
+        otherwise a softmax.
         """
         if self._run:
             return self._run.activation
-        return self._loaded[1] or "softmax"
+        model, activation = self._loaded
+        stated = getattr(getattr(model, "config", None), "probabilities", None)
+        return activation or stated or "softmax"
 
     @property
     def has_several_labels(self) -> bool:

@@ -45,6 +45,8 @@ TOWER_LAYER = TOWER + "encoder.layers.{i}."
 HEAD = TOWER + "head."
 TEXT = "text_model."
 PATCH_EMBEDDING = "embeddings.patch_embedding"
+# Pipelines of transformers make probabilities of such logits by a sigmoid.
+SEVERAL_LABELS = "multi_label_classification"
 # The names of activations, by `activation`.
 HIDDEN_ACTS = {
     "exact": "gelu",
@@ -165,7 +167,8 @@ class HuggingFace(Family):
     def read_hints(self, json):
         json = describe_tower(json)
         activation = json.get("pooler_act", "tanh")
-        return json, {"pooler_act": activation, **read_settings(json)}
+        hints = {"pooler_act": activation, **read_settings(json)}
+        return json, {**hints, "problem_type": json.get("problem_type")}
 
     def unread(self, config):
         return r"vit\.pooler\.dense\." if config.num_classes else NOTHING
@@ -180,6 +183,8 @@ class HuggingFace(Family):
         if config.num_classes:
             # Some files contain a pooler, which the classifier does not read.
             changes["representation_size"] = None
+            if hints["problem_type"] == SEVERAL_LABELS:
+                changes["probabilities"] = "sigmoid"
         config = dataclasses.replace(config, **changes)
         if config.representation_size and not config.use_class_token:
             raise ValueError("its pooler reads the first patch")
@@ -265,6 +270,11 @@ class HuggingFace(Family):
         if config.num_classes:
             labels = [f"LABEL_{i}" for i in range(config.num_classes)]
             found |= self.class_entries(labels)
+            if "sigmoid" in (
+                config.classifier_activation,
+                config.probabilities,
+            ):
+                found["problem_type"] = SEVERAL_LABELS
         names = CLIP_NAMES if row.has_clip_names else VIT_NAMES
         prefix = row.prefix if config.num_classes else ""
         gated = row.gated_changes if config.use_gated_mlp else ()

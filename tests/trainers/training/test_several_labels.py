@@ -258,6 +258,15 @@ def stop_and_go_on(table, folder, whole):
         np.testing.assert_array_equal(a, b)
 
 
+def test_a_model_that_was_moved_has_probabilities_of_a_sigmoid(
+    finished, tmp_path
+):
+    path = str(shutil.copy(finished.model_path, tmp_path / "moved.keras"))
+    moved = NamedModel(path)
+    assert moved.activation == finished.activation == "sigmoid"
+    assert moved.load_class_names() == finished.load_class_names()
+
+
 def test_a_stopped_run_goes_on_to_the_bit(table, tmp_path, finished):
     stop_and_go_on(table, tmp_path, finished)
 

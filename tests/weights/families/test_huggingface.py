@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from keras_vit import from_checkpoint
+from keras_vit import from_checkpoint, save_checkpoint
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.families.huggingface_types import describe_tower
-from tests.tiny import tiny_config, to_numpy
+from tests.tiny import make, tiny_config, to_numpy
 from tests.weights import forms
 from tests.weights.cases import (
     answer_of,
@@ -87,6 +87,29 @@ def test_what_only_the_configuration_says():
     assert written["attention_probs_dropout_prob"] == 0.5
     assert written["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
     assert written["label2id"] == {"LABEL_0": 0, "LABEL_1": 1}
+
+
+@pytest.mark.parametrize(
+    "choices, is_several",
+    [
+        ({"probabilities": "sigmoid"}, True),
+        ({"classifier_activation": "sigmoid"}, True),
+        ({"probabilities": "softmax"}, False),
+        ({}, False),
+    ],
+)
+def test_the_sigmoid_of_several_labels_is_stated_and_read(
+    choices, is_several, tmp_path
+):
+    """Without it, pipelines of transformers compute a softmax."""
+    model = make(layer_norm_epsilon=1e-12, activation="exact", **choices)
+    save_checkpoint(model, tmp_path / "hf", layout="huggingface")
+    file = tmp_path / "hf/config.json"
+    stated = json.loads(file.read_text()).get("problem_type")
+    assert (stated == "multi_label_classification") == is_several
+    read = from_checkpoint(tmp_path / "hf").config
+    assert read.probabilities == ("sigmoid" if is_several else None)
+    assert read.classifier_activation is None
 
 
 def test_the_tower_of_the_first_versions_of_clip_counts():
