@@ -62,7 +62,7 @@ def make_model(variant: str, image_size: int) -> keras.Model:
 
 def expect(model: keras.Model, files: list[bytes]) -> list[dict]:
     """Return the expected response to each file, computed by Keras."""
-    serving = Serving()
+    serving = Serving().for_model(model)
     images = decode_inputs(
         np.array(files, object), model.input_shape[1:], serving
     )

@@ -54,12 +54,12 @@ class Serving:
 
     Args:
         class_names: Names of the classes, in the order of the outputs.
-            Default: those that a DensePredictor knows, or their numbers.
+            Default: those that the model knows, or their numbers.
         top: Largest number of classes in a prediction. Default: 5; of several
             labels, all, as a label may be above its threshold with a small
             probability.
         activation: The function that turns logits into probabilities, a key of
-            CLASSIFIER_ACTIVATIONS.
+            CLASSIFIER_ACTIVATIONS. Default: as the model states, or "softmax".
         thresholds: If an image may have several labels, the probability from
             which it has each of them, in the order of the outputs; the
             activation must be "sigmoid". Default: an image has one label.
@@ -84,7 +84,7 @@ class Serving:
 
     class_names: Sequence[str] | None = None
     top: int | None = None
-    activation: str = "softmax"
+    activation: str | None = None
     thresholds: Sequence[float] | None = None
     known: KnownScore | None = None
     preprocessing: Preprocessing | None = None
@@ -114,8 +114,15 @@ class Serving:
         if self.preprocessing is None and is_graph(model):
             settings = find_scaling(model)
             found = dataclasses.replace(self, preprocessing=settings)
+        config = getattr(model, "config", None)
+        stated = getattr(config, "probabilities", None) or "softmax"
+        found = dataclasses.replace(found, activation=self.activation or stated)
+        output = name_output(model, self.output)
         if (dense := find_dense(model)) is not None:
-            found = found._for_dense(dense, name_output(model, self.output))
+            found = found._for_dense(dense, output)
+        elif self.class_names is None and output in CLASSIFIER_OUTPUTS:
+            names = getattr(config, "class_names", None)
+            found = dataclasses.replace(found, class_names=names)
         check_serving(model, found)
         return found
 

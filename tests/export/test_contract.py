@@ -40,6 +40,21 @@ def test_answers_and_features_are_those_of_the_model(choices, images):
     assert reads_one_token(model) == ("pooling" not in choices)
 
 
+def test_a_model_states_its_classes_and_its_probabilities():
+    assert contract.Serving().for_model(make_model()).activation == "softmax"
+    names = ("cat", "dog")
+    model = make_model(
+        num_classes=2, class_names=names, probabilities="sigmoid"
+    )
+    found = contract.Serving().for_model(model)
+    assert (found.class_names, found.activation) == (names, "sigmoid")
+    given = contract.Serving(class_names=["a", "b"], activation="softmax")
+    assert given.for_model(model).class_names == ["a", "b"]
+    assert given.for_model(model).activation == "softmax"
+    body = model.with_num_classes(0)
+    assert contract.Serving().for_model(body).class_names is None
+
+
 @pytest.mark.parametrize("is_wrapped", [False, True])
 def test_the_last_block_is_asked_for_one_token(is_wrapped, images, monkeypatch):
     model, seen = make_model(), {}

@@ -164,7 +164,8 @@ def test_vectors_are_those_of_an_export(source, odd, tmp_path, graphs):
     paths = expand_folders([str(odd / name) for name in ODD])
     embed(source, open_files(paths, source), tmp_path / "vectors")
     model = source.load_model()
-    write_endpoints(tmp_path / "saved", make_endpoints(model, Serving()))
+    serving = Serving().for_model(model)
+    write_endpoints(tmp_path / "saved", make_endpoints(model, serving))
     served = tf.saved_model.load(str(tmp_path / "saved"))
     expected = served.signatures["features"](
         images=tf.constant(pixels_of(paths, source))
