@@ -18,6 +18,7 @@ from trainers import plugins
 from trainers.augment.operations import BATCH_OPS, OPS
 from trainers.command_line import parse_flags
 from trainers.data.datasets import (
+    ALL_SPLITS,
     READERS,
     ImageDataset,
     is_same_dataset,
@@ -88,6 +89,7 @@ def open_source(
         if not stated.has_maps and is_pairs:
             stated = map_options_of(named)
         labels = stated if stated.has_maps else labels
+    is_whole = train_split == UNREAD and eval_split in ("all", ALL_SPLITS)
     hint, needs_labels = "", True
     if run_dir:
         source = RunFolder(as_path(run_dir))
@@ -118,7 +120,11 @@ def open_source(
             eval_split = eval_split or recipe.eval_split
     try:
         data = open_dataset(
-            dataset, data_dir, train_split or None, eval_split, labels
+            dataset,
+            data_dir,
+            train_split or None,
+            eval_split,
+            labels._replace(is_whole=is_whole),
         )
     except (ValueError, OSError) as error:
         raise ValueError(f"{error}{hint}") from None

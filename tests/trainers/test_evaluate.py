@@ -186,6 +186,22 @@ def test_a_folder_may_have_some_of_the_classes(run, tmp_path):
         evaluation.evaluate(source, other)
 
 
+@pytest.mark.parametrize("names", ["7", "27"])
+@pytest.mark.parametrize("kind", ["folder", "csv"])
+def test_all_images_may_be_one_of_a_class(kind, names, run, tmp_path):
+    """Of which none can be set apart, as a training would."""
+    name = f"folder:{write_photos(tmp_path, names)}"
+    if kind == "csv":
+        rows = [f"{digit}/{i}.png,{digit}" for i, digit in enumerate(names)]
+        name = f"csv:{tmp_path}/t.csv"
+        (tmp_path / "t.csv").write_text("\n".join(["path,label", *rows]))
+    choices = {"dataset": name, "may_be_part": True}
+    with pytest.raises(ValueError, match="`dataset` must have two"):
+        open_source(str(run), **choices)
+    _, found = open_source(str(run), eval_split="all", **choices)
+    assert sorted(found.labels("all")) == [*map(int, names)]
+
+
 def test_images_that_are_not_evaluated_are_counted(tmp_path):
     folder = write_photos(
         tmp_path, [f"{name}/{n}" for name in ("a", "b") for n in range(8)]

@@ -43,12 +43,15 @@ class LabelOptions(NamedTuple):
         depth_unit: Metres of one step of depths; None for a millimetre in
             whole numbers of 16 bits and a metre in floats.
         max_depth: Metres; what is farther is unknown. None has no limit.
+        is_whole: Whether all images are read, of one class too, so that none
+            need to be set apart.
     """
 
     kind: str = "auto"
     separator: str | None = None
     depth_unit: float | None = None
     max_depth: float | None = None
+    is_whole: bool = False
 
     @property
     def has_maps(self) -> bool:

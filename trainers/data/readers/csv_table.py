@@ -69,7 +69,9 @@ def list_csv(path: str, options: LabelOptions = AUTO) -> dict[str, list[tuple]]:
         )
     rows = leave_out_unreadable(_read_rows(path, options))
     if not any(split for *_, split in rows):
-        files = split_by_content([row[:2] for row in rows], f"csv:{path}")
+        rows = [row[:2] for row in rows]
+        name, is_whole = f"csv:{path}", options.is_whole
+        files = split_by_content(rows, name, is_whole=is_whole)
     else:
         files = {}
         for file, label, split in rows:

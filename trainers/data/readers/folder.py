@@ -63,7 +63,9 @@ def list_image_folder(
         _check_depth(path, files)
         _check_is_no_split(path, {label for _, label in files})
         name = f"folder:{path}"
-        files = split_by_content(files, name, joins_copies=has_several)
+        files = split_by_content(
+            files, name, joins_copies=has_several, is_whole=options.is_whole
+        )
     return files
 
 

@@ -171,6 +171,7 @@ def split_by_content(
     dataset: str,
     least_classes: int = 2,
     joins_copies: bool = False,
+    is_whole: bool = False,
 ) -> dict[str, list[tuple]]:
     """Split files into `train` and `test`.
 
@@ -187,6 +188,8 @@ def split_by_content(
         least_classes: Smallest number of classes.
         joins_copies: Whether files of equal content are one image that has
             the labels of all of them.
+        is_whole: See `LabelOptions`. Without another image for testing, all
+            are in `train`.
 
     Returns:
         The pairs of each split, in an order that depends on the content as
@@ -200,7 +203,7 @@ def split_by_content(
     classes = sorted(
         {name for _, label in files for name in named_classes(label)}
     )
-    if len(classes) < least_classes:
+    if len(classes) < (1 if is_whole else least_classes):
         raise ValueError(
             "`dataset` must have two classes or more, each a folder with "
             f"images or a label. Received: dataset={dataset!r} with "
@@ -215,6 +218,8 @@ def split_by_content(
     )
     is_test = {place: place < TEST_SHARE for place in places}
     balance_sides(rows, is_test)
+    if is_whole and not any(is_test.values()):
+        return {"train": [file for _, file in rows]}
     if not any(is_test.values()):
         each = " of each class" if len(classes) > 1 else ""
         raise ValueError(
