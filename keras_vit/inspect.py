@@ -65,13 +65,7 @@ def open_subject(source: str, **hints) -> Subject:
     if class_names == imagenet:
         # "tench, Tinca tinca" is shortened to its first name.
         class_names = [name.split(",")[0] for name in imagenet]
-    return Subject(
-        pathlib.Path(source).name,
-        model,
-        read,
-        class_names,
-        config.probabilities or "softmax",
-    )
+    return Subject(pathlib.Path(source).name, model, read, class_names)
 
 
 def inspect_files(options: argparse.Namespace) -> list[pathlib.Path]:

@@ -42,9 +42,9 @@ class AttentionPictures(keras.callbacks.Callback):
         log_dir: The folder of TensorBoard, local or gs://...; the pictures
             go to its subfolder `attention`.
         every_epochs: Epochs between two drawings.
-        class_names: Names of the classes.
+        class_names: Names of the classes. Default: those that the model knows.
         activation: Function that turns logits into probabilities: a key of
-            CLASSIFIER_ACTIVATIONS.
+            CLASSIFIER_ACTIVATIONS. Default: as the model states, or "softmax".
         normalization: How `images` are normalised, see `preprocess_input`.
             Default: as the configuration of the model says.
         averages: Returns values to use in place of the trainable weights, such
@@ -67,13 +67,14 @@ class AttentionPictures(keras.callbacks.Callback):
         log_dir: str | os.PathLike,
         every_epochs: int = 1,
         class_names: Sequence[str] | None = None,
-        activation: str = "softmax",
+        activation: str | None = None,
         normalization: Mode | None = None,
         averages: Callable[[], Sequence | None] = lambda: None,
         first_step: int | None = None,
     ):
         super().__init__()
-        check_name(CLASSIFIER_ACTIVATIONS, activation, "activation")
+        if activation is not None:
+            check_name(CLASSIFIER_ACTIVATIONS, activation, "activation")
         self.images = np.asarray(as_images(images), "float32")
         self.log_dir = os.fspath(log_dir)
         self.every_epochs = as_whole(every_epochs, "every_epochs")

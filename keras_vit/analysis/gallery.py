@@ -42,7 +42,7 @@ class Subject:
     model: VisionTransformer
     read: Callable[[str], np.ndarray]
     class_names: Sequence[str] | None = None
-    activation: str = "softmax"
+    activation: str | None = None
     normalization: Mode | None = None
 
 

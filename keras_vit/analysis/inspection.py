@@ -122,7 +122,7 @@ def inspect_model(
     model_name: str = "model",
     image_names: Sequence[str] | None = None,
     class_names: Sequence[str] | None = None,
-    activation: str = "softmax",
+    activation: str | None = None,
     num_classes: int = 3,
     normalization: Mode | None = None,
     report: Callable[[int, int], None] | None = None,
@@ -140,9 +140,9 @@ def inspect_model(
         images: The images to inspect the model on.
         model_name: Name of the model, in titles.
         image_names: Names of the images. Default: their numbers, from 1.
-        class_names: Names of the classes.
+        class_names: Names of the classes. Default: those that the model knows.
         activation: Function that turns logits into probabilities: a key of
-            CLASSIFIER_ACTIVATIONS.
+            CLASSIFIER_ACTIVATIONS. Default: as the model states, or "softmax".
         num_classes: Number of the most likely classes for which relevance is
             computed.
         normalization: How `images` are normalised, see `preprocess_input`;
@@ -173,8 +173,11 @@ def inspect_model(
     if image_names is None:
         image_names = [f"image {i + 1}" for i in range(len(images))]
     image_names = as_texts(image_names, "image_names", len(images))
+    if class_names is None:
+        class_names = config.class_names
     if class_names is not None and classes:
         class_names = as_texts(class_names, "class_names", classes)
+    activation = activation or config.probabilities or "softmax"
     activate = pick(CLASSIFIER_ACTIVATIONS, activation, "activation")
     if name_activation(model) is not None:
         activate = model.get_layer("predictions").activation

@@ -1,10 +1,13 @@
 """Inspection: each array is the result of the function it refers to."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 from scipy.special import expit, softmax
 
+from keras_vit import VisionTransformer
 from keras_vit.analysis import (
     attention_distances,
     attention_maps,
@@ -131,6 +134,14 @@ def test_what_the_caller_knows_is_used():
     np.testing.assert_allclose(seen.probabilities, expit(logits), atol=1e-6)
     np.testing.assert_array_equal(seen.pixels, to_pixels(images, "zero_one"))
     assert seen.relevances is None
+    config = dataclasses.replace(
+        model.config, class_names=tuple(classes), probabilities="sigmoid"
+    )
+    copy = VisionTransformer(config)
+    copy.set_weights(model.get_weights())
+    stated = inspect_model(copy, images, num_classes=0)
+    assert stated.class_name(1) == "class 1"
+    np.testing.assert_array_equal(stated.probabilities, seen.probabilities)
     seen = inspect_model(model, images, num_classes=0)
     assert seen.image_names == ("image 1", "image 2")
     assert seen.class_name(1) == "1"
