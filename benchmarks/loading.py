@@ -1,4 +1,4 @@
-"""Measure reading and augmenting JPEG files: python -m benchmarks.loading.
+"""Measure reading JPEG files, and training: python -m benchmarks.loading.
 
 The files are parts of two photos that scikit-learn ships, 500 x 375 pixels.
 Each package runs in a process of its own, in turns with the others, on the
@@ -7,9 +7,14 @@ would read ahead. The packages other than ours and Keras need
 an environment that has them:
 
     python -m benchmarks.loading --torch_python=.venv-torch/bin/python
+
+With --models, whole trainings are measured: ours on both engines, timm's model
+with its loader, and that of transformers with torchvision's.
 """
 
 import contextlib
+import dataclasses
+import itertools
 import pathlib
 import statistics
 import sys
@@ -17,6 +22,7 @@ import tempfile
 
 import numpy as np
 
+from benchmarks.compare import model_config
 from benchmarks.harness import (
     OURS,
     describe_machine,
@@ -27,7 +33,13 @@ from benchmarks.harness import (
     write_table,
 )
 from benchmarks.pipe import Worker
-from benchmarks.worker_loading import AUGMENTATIONS, PACKAGES
+from benchmarks.worker_loading import (
+    AUGMENTATIONS,
+    PACKAGES,
+    SIDE,
+    TRAININGS,
+)
+from keras_vit import VARIANTS
 from keras_vit.tables import format_table
 
 WIDTH, HEIGHT = 500, 375
@@ -46,6 +58,7 @@ OPTIONS = [
         list(PACKAGES),
         "to measure beside ours",
     ),
+    ("--models", names_of(VARIANTS), [], "to train on the batches; or to read"),
     ("--augment", names_of(AUGMENTATIONS), list(AUGMENTATIONS), "what is done"),
     ("--processors", split_processors, [0], "their numbers, with commas"),
     ("--files", int, 2000, "number of files"),
@@ -83,9 +96,13 @@ def make_files(folder: pathlib.Path, count: int):
         image.save(path, quality=90)
 
 
-def measure(options, folder: pathlib.Path, augment: str) -> tuple[dict, dict]:
+def measure(
+    options, folder: pathlib.Path, augment: str, model: str | None = None
+) -> tuple[dict, dict]:
     """Return the seconds of each round, and the versions, by package."""
     packages = {OURS: None, **dict.fromkeys(options.packages)}
+    if model:
+        packages = dict.fromkeys(TRAININGS)
     if augment != "crop":
         packages.pop("grain", None)  # It has no operations on images.
     case = {
@@ -96,15 +113,25 @@ def measure(options, folder: pathlib.Path, augment: str) -> tuple[dict, dict]:
         "processors": options.processors,
         "threads": 1,
     }
+    if model:
+        config = model_config(model, SIDE)
+        config = dataclasses.replace(config, num_classes=NUM_CLASSES)
+        case |= {
+            "model": model,
+            "precision": "float32",
+            "config": dataclasses.asdict(config),
+        }
     with contextlib.ExitStack() as stack:
         workers = {}
         for name in packages:
-            is_here = name in (OURS, "keras")
+            is_here = name in (OURS, "keras", "ours_jax")
             python = sys.executable if is_here else options.torch_python
             if python is None:
                 continue
             module = "benchmarks.worker_loading"
-            worker = Worker(module, {**case, "package": name}, python)
+            backend = "jax" if name == "ours_jax" else "tensorflow"
+            request = {**case, "package": name, "backend": backend}
+            worker = Worker(module, request, python)
             workers[name] = stack.enter_context(worker)
             worker.pause()
         seconds = {name: [] for name in workers}
@@ -122,13 +149,13 @@ def measure(options, folder: pathlib.Path, augment: str) -> tuple[dict, dict]:
 def describe(options, results: dict, versions: dict) -> str:
     """Return the table of images a second, and of the ratios to ours."""
     rows = []
-    for augment, seconds in results.items():
+    for case, seconds in results.items():
         for name, times in seconds.items():
             rate = options.images / statistics.median(times)
             ratio = median_ratio(times, seconds[OURS])
-            rows.append([augment, name, f"{rate:.0f}", f"{ratio:.2f}"])
+            rows.append([*case, name, f"{rate:.3g}", f"{ratio:.2f}"])
     table = format_table(
-        ["augmentation", "package", "images/s", "time / ours"], rows
+        ["augmentation", "model", "package", "images/s", "time / ours"], rows
     )
     count = len(options.processors)
     lines = describe_machine(versions, count)
@@ -142,14 +169,23 @@ def main(arguments: list[str] | None = None):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         make_files(folder, options.files)
-        for augment in options.augment:
-            results[augment], found = measure(options, folder, augment)
-            versions |= found
+        for augment, model in itertools.product(
+            options.augment, options.models or [""]
+        ):
+            found = measure(options, folder, augment, model)
+            results[augment, model] = found[0]
+            versions |= found[1]
     print(describe(options, results, versions))
     if options.csv:
         rows = [
-            {"augment": augment, "package": name, "round": number, "seconds": x}
-            for augment, seconds in results.items()
+            {
+                "augment": augment,
+                "model": model,
+                "package": name,
+                "round": number,
+                "seconds": x,
+            }
+            for (augment, model), seconds in results.items()
             for name, times in seconds.items()
             for number, x in enumerate(times)
         ]

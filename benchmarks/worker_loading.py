@@ -1,13 +1,16 @@
-"""The worker that reads and augments JPEG files by one package.
+"""The worker that reads and augments JPEG files, and trains, by one package.
 
 The packages are given the same files, in random order, and return the same:
 batches (B, 224, 224, 3) of normalised float32 numbers, or channels first, and
 their labels. Each does it as its own documentation says. All threads and
-processes of a worker share the processors that the case names.
+processes of a worker share the processors that the case names. If the case
+names a model, every batch is followed by an update with AdamW.
 """
 
+import importlib.metadata
 import itertools
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 
 from benchmarks.pipe import answer_requests
@@ -28,8 +31,11 @@ def make_functions(case: dict) -> tuple[dict[str, Callable], dict]:
     # Before a library counts the processors.
     os.sched_setaffinity(0, case["processors"])
     versions = {}
-    batches = PACKAGES[case["package"]](case, versions)
     count = case["images"] // case["batch_size"]
+    if case.get("model"):
+        train = TRAININGS[case["package"]](case, versions)
+        return {"step": lambda: train(count)}, versions
+    batches = PACKAGES[case["package"]](case, versions)
 
     def take():
         for _ in itertools.islice(batches, count):
@@ -214,6 +220,96 @@ def grain(case: dict, versions: dict) -> Iterator:
     return iter(dataset.batch(case["batch_size"]))
 
 
+def train_ours(case: dict, versions: dict) -> Callable[[int], object]:
+    """Return the function that makes updates as `trainers.train` does."""
+    import keras
+
+    from trainers.recipes.recipe import Recipe
+    from trainers.training.trainer import prepare
+
+    versions["keras"] = keras.__version__
+    backend = keras.backend.backend()
+    versions[backend] = importlib.metadata.version(backend)
+    recipe = Recipe(
+        dataset=f"folder:{case['folder']}",
+        model=case["model"],
+        image_size=SIDE,
+        batch_size=case["batch_size"],
+        augment=AUGMENTATIONS[case["augment"]],
+        optimizer="adamw",
+        learning_rate=LEARNING_RATE,
+        warmup_steps=0,
+        total_steps=1_000_000,
+        clip_norm=0.0,
+    )
+    trainer = prepare(recipe, tempfile.mkdtemp())
+    loop = trainer.loop
+    batches = iter(loop.engine.batches(trainer.train_batches))
+
+    def train(count):
+        made, _, _ = loop.compiled.train(batches, count, loop.step)
+        loop.numbers["step"] += made
+
+    return train
+
+
+def train_timm(case: dict, versions: dict) -> Callable[[int], object]:
+    """Return the function that trains timm's model on batches of its loader."""
+    from benchmarks.worker_torch import timm_model
+
+    batches = timm(case, versions)
+    model = timm_model(case, versions)
+    return _train_by_torch(model, model, batches, case)
+
+
+def train_transformers(case: dict, versions: dict) -> Callable[[int], object]:
+    """Return the same for transformers, whose examples read by torchvision."""
+    batches = torchvision(case, versions)
+    import transformers
+
+    versions["transformers"] = transformers.__version__
+    config = case["config"]
+    model = transformers.ViTForImageClassification(
+        transformers.ViTConfig(
+            hidden_size=config["width"],
+            num_hidden_layers=config["depth"],
+            num_attention_heads=config["num_heads"],
+            intermediate_size=config["mlp_dim"],
+            image_size=SIDE,
+            patch_size=config["patch_size"],
+            num_labels=config["num_classes"],
+        )
+    )
+    return _train_by_torch(model, lambda x: model(x).logits, batches, case)
+
+
+def _train_by_torch(model, run, batches, case):
+    import torch
+
+    torch.set_num_threads(len(case["processors"]))
+    model.train()
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=LEARNING_RATE, fused=True
+    )
+
+    def train(count):
+        for images, labels in itertools.islice(batches, count):
+            loss = torch.nn.functional.cross_entropy(run(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return loss.item()
+
+    return train
+
+
+LEARNING_RATE = 1e-3
+TRAININGS = {
+    "ours": train_ours,
+    "ours_jax": train_ours,
+    "timm": train_timm,
+    "transformers": train_transformers,
+}
 PACKAGES = {
     "ours": ours,
     "keras": keras_layers,

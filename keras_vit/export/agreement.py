@@ -18,6 +18,7 @@ from keras_vit.layers.resize import RESIZES, multiply_axes
 from keras_vit.preprocessing import read_image
 from keras_vit.preprocessing.description import (
     Normalization,
+    area_weights,
     cut_size,
     resized_size,
 )
@@ -529,13 +530,9 @@ def read_for_model(
 
 def _parts(size, new_size, method):
     """Return the part of each old pixel in each new one, (new, old)."""
-    if method != "area":
-        return RESIZES[RULES[method]](new_size, size)
-    ratio, old = size / new_size, np.arange(size)
-    starts = np.arange(new_size)[:, None] * ratio
-    ends = np.minimum(old + 1, starts + ratio)
-    parts = np.maximum(ends - np.maximum(old, starts), 0)
-    return parts / parts.sum(axis=1, keepdims=True)
+    if method == "area":
+        return area_weights(size, new_size)
+    return RESIZES[RULES[method]](new_size, size)
 
 
 # The methods of steps -> keys of RESIZES.

@@ -8,6 +8,7 @@ from keras import ops
 from keras_vit.arguments import as_size
 from keras_vit.preprocessing.description import (
     Preprocessing,
+    area_weights,
     cut_size,
     preprocessing_of,
     resized_size,
@@ -99,6 +100,8 @@ class ImagePreprocessor(keras.layers.Layer):
 
     def call(self, images):
         def resize(images, size):
+            if self.settings.interpolation == "area":
+                return _average_areas(images, size)
             return ops.image.resize(
                 images,
                 size,
@@ -138,6 +141,14 @@ class ImagePreprocessor(keras.layers.Layer):
     def get_config(self):
         size, settings = self.image_size, _settings_of_pixels(self.settings)
         return {**super().get_config(), "image_size": size, **settings}
+
+
+def _average_areas(images, size):
+    _, height, width, _ = ops.shape(images)
+    rows = area_weights(height, size[0], ops)
+    columns = area_weights(width, size[1], ops)
+    images = ops.einsum("yh,bhwc->bywc", rows, images)
+    return ops.einsum("xw,bywc->byxc", columns, images)
 
 
 def _settings_of_pixels(settings):

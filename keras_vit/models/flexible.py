@@ -15,7 +15,11 @@ from keras_vit.layers.resize import RESIZES, inverse_patch_resize
 from keras_vit.layers.rotary import RotaryPositions
 from keras_vit.layers.tokens import PatchEncoder, PrefixTokens
 from keras_vit.models.vit import check_vision_transformer, position_layers
-from keras_vit.preprocessing.description import INTERPOLATIONS, preprocessing_of
+from keras_vit.preprocessing.description import (
+    INTERPOLATIONS,
+    preprocessing_of,
+)
+from keras_vit.preprocessing.image_files import resize
 from keras_vit.preprocessing.inputs import preprocess_input
 
 
@@ -112,8 +116,8 @@ def preprocess_patches(
     """
     from PIL import Image
 
-    interpolation, config = preprocessing_of(model).interpolation, model.config
-    resampling = Image.Resampling[INTERPOLATIONS[interpolation]]
+    method, config = preprocessing_of(model).interpolation, model.config
+    method = INTERPOLATIONS[method]
     side = config.patch_size if patch_size is None else patch_size
     side = as_whole(side, "patch_size")
     rule = getattr(model, "patch_resize", "bilinear")
@@ -134,7 +138,7 @@ def preprocess_patches(
             )
         h, w = fitting_size(image.shape[:2], side, max_patches)
         planes = [
-            np.asarray(Image.fromarray(plane).resize((w, h), resampling))
+            np.asarray(resize(Image.fromarray(plane), (h, w), method))
             for plane in np.moveaxis(image, -1, 0)
         ]
         pixels = np.stack(planes, axis=-1)

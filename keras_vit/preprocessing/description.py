@@ -11,7 +11,8 @@ for the web page, by `data/web/resize.js`. A step is a dict with a "kind":
   `tf.image.resize(method="area")`.
 * "resize_to_cover", by a "method", to the smallest size with the same aspect
   ratio that covers "height" and "width"; the longer side is rounded down.
-* "resize_small", by "area", so that the short side is "size".
+* "resize_small", by a "method" ("area" if there is none), so that the short
+  side is "size"; the longer one is rounded.
 * "central_crop", to "height" and "width".
 
 The steps are applied in their order to an upright image with pixels from 0 to
@@ -48,10 +49,20 @@ NORMALIZATIONS = {
     "satellite": ((0.43, 0.411, 0.296), (0.213, 0.156, 0.143)),
 }
 # The kind of the step that resizes.
-RESIZE_MODES = {"squash": "resize", "shortest": "resize_to_cover"}
-# The name of the filter in Pillow, and the method of a step.
-INTERPOLATIONS = {"bilinear": "BILINEAR", "bicubic": "BICUBIC"}
-METHODS = {"bilinear": "antialias", "bicubic": "bicubic"}
+RESIZE_MODES = {
+    "squash": "resize",
+    "shortest": "resize_to_cover",
+    "shortest_rounded": "resize_small",
+}
+# The method of a step.
+INTERPOLATIONS = {
+    "bilinear": "antialias",
+    "bicubic": "bicubic",
+    "area": "area",
+}
+# The filters of Pillow, at their numbers there, and the nearest one to ours.
+PILLOW_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+NEAREST_FILTERS = {"bilinear": "bilinear", "bicubic": "bicubic", "area": "box"}
 # Otherwise, a picture of 60,000 x 1 pixels would become one of gigabytes.
 LONGEST = 64
 
@@ -67,9 +78,12 @@ class Preprocessing:
         normalization: A key of NORMALIZATIONS, or (mean, deviation), each with
             one number for every channel, as fractions of 255.
         resize_mode: A key of RESIZE_MODES: "squash" ignores the aspect ratio
-            of the image, "shortest" keeps it and sets the short side.
-        interpolation: A key of INTERPOLATIONS. Both are antialiased, as in
-            Pillow.
+            of the image, "shortest" keeps it and sets the short side. The long
+            side is rounded down, as in torchvision; with "shortest_rounded"
+            to the nearest number, as in the official code.
+        interpolation: A key of INTERPOLATIONS. "bilinear" and "bicubic" are
+            antialiased, as in Pillow; "area" is the mean of the area that a
+            new pixel covers, as in TensorFlow and the official code.
         crop_fraction: Share of the resized sides that the crop keeps, in
             (0, 1].
         pixel_range: The numbers that are black and white in files of more
@@ -134,8 +148,8 @@ class Preprocessing:
     def uncropped_size(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """Return (height, width) before the crop to the size of the model.
 
-        With the mode "shortest", these are the sides of the largest rectangle
-        that the resized image must cover.
+        With a mode that keeps the aspect ratio, these are the sides of the
+        rectangle that the resized image must cover.
 
         Args:
             image_size: (height, width) of the model, in pixels.
@@ -159,7 +173,7 @@ class Preprocessing:
         image_size = tuple(image_size)
         whole = self.uncropped_size(image_size)
         kind = RESIZE_MODES[self.resize_mode]
-        steps = [resize_step(whole, METHODS[self.interpolation], kind)]
+        steps = [resize_step(whole, INTERPOLATIONS[self.interpolation], kind)]
         if whole != image_size or self.resize_mode != "squash":
             steps.append(central_crop_step(image_size))
         return steps
@@ -286,12 +300,36 @@ def resize_step(
 ) -> ImageStep:
     """Return the step that resizes to (height, width), or to cover it."""
     height, width = image_size
+    if kind == "resize_small":
+        return resize_small_step(max(image_size), method)
     return {"kind": kind, "height": height, "width": width, "method": method}
 
 
-def resize_small_step(size: int) -> ImageStep:
+def resize_small_step(size: int, method: str = "area") -> ImageStep:
     """Return the step that resizes the short side to `size`."""
-    return {"kind": "resize_small", "size": size}
+    return {"kind": "resize_small", "size": size, "method": method}
+
+
+def area_weights(inputs: int, outputs: int, xp=np):
+    """Return the share of each input pixel in the mean of an output's area.
+
+    Shapes:
+        returns: (outputs, inputs), floats; each row has the sum 1.
+
+    Args:
+        inputs: Number of pixels of one side.
+        outputs: The same, of the result.
+        xp: NumPy or `keras.ops`.
+
+    Example:
+        >>> preprocessing.description.area_weights(3, 2).round(2).tolist()
+        [[0.67, 0.33, 0.0], [0.0, 0.33, 0.67]]
+    """
+    first = xp.arange(inputs, dtype="float32")[None]
+    place = xp.arange(outputs, dtype="float32")[:, None]
+    ratio = xp.divide(inputs, outputs)
+    end = xp.minimum((place + 1) * ratio, first + 1)
+    return xp.maximum(end - xp.maximum(place * ratio, first), 0) / ratio
 
 
 def central_crop_step(image_size: Sequence[int]) -> ImageStep:

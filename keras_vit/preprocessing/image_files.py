@@ -9,9 +9,8 @@ import numpy as np
 
 from keras_vit.arguments import as_size, as_whole, check_pixel_range
 from keras_vit.preprocessing.description import (
-    INTERPOLATIONS,
-    METHODS,
     Preprocessing,
+    area_weights,
     cut_size,
     preprocessing_of,
     resized_size,
@@ -231,7 +230,8 @@ def with_eight_bits(image, pixel_range: tuple[float, float] | None = None):
     return Image.fromarray(pixels)
 
 
-FILTERS = {METHODS[name]: INTERPOLATIONS[name] for name in METHODS}
+# The filters of Pillow, by the method of a step.
+FILTERS = {"antialias": "BILINEAR", "bicubic": "BICUBIC"}
 
 
 def apply_steps(image, steps: Iterable[Mapping]):
@@ -245,14 +245,36 @@ def apply_steps(image, steps: Iterable[Mapping]):
         image: The image, of mode "L" or "RGB".
         steps: Those of a `Preprocessing`.
     """
-    from PIL import Image
-
     for step in steps:
         height, width = cut_size(step, image.size[::-1])
         left, top = (image.width - width) // 2, (image.height - height) // 2
         image = image.crop((left, top, left + width, top + height))
         if "method" in step:
-            height, width = resized_size(step, (height, width))
-            kind = Image.Resampling[FILTERS[step["method"]]]
-            image = image.resize((width, height), kind)
+            size = resized_size(step, (height, width))
+            image = resize(image, size, step["method"])
     return image
+
+
+def resize(image, size: tuple[int, int], method: str):
+    """Return an image of Pillow at another size, (height, width).
+
+    Args:
+        image: The image, of mode "L" or "RGB".
+        size: (height, width).
+        method: That of a step, one of INTERPOLATIONS.
+    """
+    from PIL import Image
+
+    if method in FILTERS:
+        return image.resize(size[::-1], Image.Resampling[FILTERS[method]])
+    # The box of Pillow counts a pixel of two areas in one of them alone.
+    pixels = np.asarray(image)
+    for axis, side in enumerate(size):
+        pixels = np.moveaxis(pixels, axis, 0)
+        means = []
+        for weights in area_weights(len(pixels), side):
+            used = np.flatnonzero(weights)
+            part = slice(used[0], used[-1] + 1)
+            means.append(np.tensordot(weights[part], pixels[part], 1))
+        pixels = np.moveaxis(np.stack(means), 0, axis)
+    return Image.fromarray(np.rint(pixels).astype("uint8"))

@@ -56,7 +56,6 @@ def _resize_to_cover(image, step):
 
 
 def _resize_small(image, step):
-    """Average the area of each new pixel, as in the official code."""
     image = _cut_long(image)
     sides = tf.cast(tf.shape(image)[:2], tf.float32)
     size = tf.round(sides * (step["size"] / tf.reduce_min(sides)))

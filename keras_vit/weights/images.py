@@ -17,13 +17,12 @@ from keras_vit.models.config import ViTConfig
 from keras_vit.preprocessing.description import (
     INTERPOLATIONS,
     NORMALIZATIONS,
+    PILLOW_FILTERS,
     Preprocessing,
     crop_fraction_of,
 )
 from keras_vit.weights.containers import File, is_of_folder, read_json
 
-# `Resampling` of Pillow, in the order of its numbers.
-PILLOW_CODES = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 # Modes of timm and OpenCLIP that keep the whole image, with a margin.
 PADDING_MODES = ("border", "longest")
 # Numbers in JSON files are rounded, such as 0.4815 for 0.48145466.
@@ -188,7 +187,7 @@ def _read_mean_and_std(row, note):
         _numbers(row.get("std")),
         "squash" if "squash" in modes else "shortest",
         # The default of both.
-        interpolation if interpolation in PILLOW_CODES else "bicubic",
+        interpolation if interpolation in PILLOW_FILTERS else "bicubic",
         row.get("crop_pct"),
     )
 
@@ -251,13 +250,13 @@ def _read_huggingface(row, note):
             "the model. A model of any size, (None, None, 3), takes both."
         )
     code = row.get("resample")
-    is_code = type(code) is int and 0 <= code < len(PILLOW_CODES)
+    is_code = type(code) is int and 0 <= code < len(PILLOW_FILTERS)
     return _make(
         note,
         mean,
         deviation,
         "shortest" if is_shortest else "squash",
-        PILLOW_CODES[code] if is_code else None,
+        PILLOW_FILTERS[code] if is_code else None,
         fraction,
     )
 
@@ -309,8 +308,15 @@ def _make(
         return None
     if min(deviation) <= 0:
         return None
+    if interpolation == "box":
+        note(
+            "The images of this model are resized by Pillow's 'box'; this "
+            "package averages areas, which counts pixels at the edge of two "
+            "areas in both."
+        )
+        interpolation = "area"
     if interpolation not in tuple(INTERPOLATIONS):
-        if interpolation in PILLOW_CODES:
+        if interpolation in PILLOW_FILTERS:
             note(
                 f"The images of this model are resized by {interpolation!r}, "
                 "which this package does not have; it resizes them bilinearly."

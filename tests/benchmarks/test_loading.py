@@ -33,13 +33,16 @@ def test_ours_returns_what_the_others_do(augment, tmp_path):
     np.testing.assert_allclose(np.sum(labels, axis=-1), 1, atol=1e-6)
 
 
-def test_the_command_measures_in_turns(tmp_path, capsys):
+@pytest.mark.parametrize("model", ["", "mu/16"])
+def test_the_command_measures_in_turns(tmp_path, capsys, monkeypatch, model):
     path = tmp_path / "seconds.csv"
+    monkeypatch.setattr(loading, "TRAININGS", ["ours"])
     loading.main(
         ["--packages=", "--augment=crop", "--files=20", "--images=8"]
         + ["--batch_size=4", "--rounds=2", f"--csv={path}"]
+        + ([f"--models={model}"] if model else [])
     )
-    assert "| crop | ours |" in capsys.readouterr().out
+    assert f"| crop | {model} | ours |" in capsys.readouterr().out
     with path.open() as file:
         rows = list(csv.DictReader(file))
     assert [row["round"] for row in rows] == ["0", "1"]

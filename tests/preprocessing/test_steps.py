@@ -131,7 +131,8 @@ def test_all_agree_with_pillow(way, settings):
         found = way(photo, settings)
         # Pillow rounds to whole numbers twice, and cuts off what a cubic
         # kernel overshoots twice; a level is 1 / 255 / 0.22.
-        levels = {"bilinear": 1.2, "bicubic": 4}[settings.interpolation]
+        levels = {"bilinear": 1.2, "bicubic": 4, "area": 0.6}
+        levels = levels[settings.interpolation]
         np.testing.assert_allclose(found, expected, atol=levels / 255 / 0.22)
         assert np.abs(found - expected).mean() < 0.5 / 255 / 0.22
 

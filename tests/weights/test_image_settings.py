@@ -157,6 +157,10 @@ def test_what_a_preprocessor_of_hugging_face_says(tmp_path, preprocessor, mode):
             {"interpolation": "bicubic"},
         ),
         (
+            {"size": {"height": 32, "width": 32}, "resample": 4},
+            {"interpolation": "area"},
+        ),
+        (
             {
                 "size": {"shortest_edge": 37},
                 "crop_size": {"height": 32, "width": 32},
@@ -633,6 +637,7 @@ SETTINGS = (
     Preprocessing("imagenet", "squash", "bilinear", 0.8),
     Preprocessing(OF_NEW, "shortest", "bicubic", 0.875),
     Preprocessing("imagenet", pixel_range=(0, 4095)),
+    Preprocessing("imagenet", "shortest", "area", 0.875),
 )
 
 

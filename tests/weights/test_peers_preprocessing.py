@@ -34,6 +34,7 @@ SETTINGS = {
     "zero_one": Preprocessing("zero_one", "squash", "bicubic"),
     "satellite": Preprocessing("satellite", "squash", "bilinear", 0.8),
     "another": Preprocessing(((0.1, 0.2, 0.3), (0.3, 0.2, 0.1)), "shortest"),
+    "areas": Preprocessing("vit", "shortest_rounded", "area", 0.8),
 }
 SQUARE = {"height": 32, "width": 32}
 # Processors of Hugging Face with their own defaults, at a smaller size.
@@ -103,7 +104,10 @@ def test_others_read_photos_as_the_model_they_were_given(
     folder, models = written
     expected = np.load(folder / f"{name}_{layout}.npz")["pixels"]
     found = read_all(photos, models[name])
-    np.testing.assert_allclose(found, expected, atol=2e-6)
+    if name == "areas":  # The box of Pillow counts whole pixels.
+        assert np.abs(found - expected).mean() < 0.01
+    else:
+        np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,9 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from keras_vit.preprocessing.description import (
+    INTERPOLATIONS,
     NORMALIZATIONS,
+    RESIZE_MODES,
     ImageStep,
     Normalization,
     Preprocessing,
@@ -33,6 +35,9 @@ from trainers.augment.operations import (
 )
 from trainers.augment.parser import read_calls
 
+# The settings that a step stands for, by its kind and its method.
+MODES = {kind: name for name, kind in RESIZE_MODES.items()}
+INTERPOLATION_OF = {method: name for name, method in INTERPOLATIONS.items()}
 # The place of a function in the line of operations, and the function.
 Placed = tuple[int, Callable]
 
@@ -293,6 +298,10 @@ def line_of(settings: Preprocessing, image_size: tuple[int, int]) -> str:
         return add_normalization("", settings)
     operations = []
     for step in settings.steps(image_size):
+        if step["kind"] == "resize_small":
+            method = "" if step["method"] == "area" else f", {step['method']}"
+            operations.append(f"resize_small({step['size']}{method})")
+            continue
         size = step["height"], step["width"]
         # A line has no name for other sizes than squares and the model's own.
         is_named = size[0] == size[1] and size != tuple(image_size)
@@ -333,28 +342,29 @@ def add_normalization(line: str, settings: Preprocessing) -> str:
 def preprocessing_in(line: str, image_size: tuple[int, int]) -> Preprocessing:
     """Return the preprocessing that comes next to a line of operations.
 
-    Its normalisation is exact. `resize_small` averages areas, for which the
-    antialiased bilinear resizing stands, and other operations are left out.
+    Its normalisation is exact, and so is what it does to a square; other
+    operations than resizing and the crop are left out. The antialiased bilinear
+    resizing stands for `bilinear`.
 
     Example:
         >>> preprocessing_in("resize_small(256)|central_crop", (224, 224))
-        Preprocessing(normalization='vit', resize_mode='shortest', \
-interpolation='bilinear', crop_fraction=0.875, pixel_range=None)
+        Preprocessing(normalization='vit', resize_mode='shortest_rounded', \
+interpolation='area', crop_fraction=0.875, pixel_range=None)
     """
     augmentation = parse_augmentation(line, image_size)
-    choices, whole = {}, None
+    choices = {}
     for _, operation in augmentation.image_operations:
         step = getattr(operation, "step", None) or {"kind": ""}
         if step["kind"].startswith("resize"):
-            mode = "squash" if step["kind"] == "resize" else "shortest"
-            is_cubic = step.get("method") == "bicubic"
+            method = INTERPOLATION_OF.get(step["method"], "bilinear")
             choices = {
-                "resize_mode": mode,
-                "interpolation": "bicubic" if is_cubic else "bilinear",
+                "resize_mode": MODES[step["kind"]],
+                "interpolation": method,
             }
+            is_small = step["kind"] == "resize_small"
+            side = max(image_size) if is_small else min(image_size)
             whole = step.get("size") or min(step["height"], step["width"])
-        elif step["kind"] == "central_crop" and whole:
-            choices["crop_fraction"] = min(
-                crop_fraction_of(min(image_size), whole), 1.0
-            )
+        elif step["kind"] == "central_crop" and choices:
+            fraction = crop_fraction_of(side, whole)
+            choices["crop_fraction"] = min(fraction, 1.0)
     return Preprocessing(augmentation.normalization, **choices)

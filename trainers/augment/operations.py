@@ -235,13 +235,17 @@ def _check_method(method):
     require(method in resizing.METHODS, "method", rule, method)
 
 
-def resize_small(size: int):
-    """Resize the image so that its short side is `size`; antialiased.
+def resize_small(size: int, method: str = "area"):
+    """Resize the image so that its short side is `size`; the other is rounded.
 
-    Each pixel is the mean of the area that it covers, as in the official code.
+    Args:
+        size: The short side, in pixels.
+        method: See `resize`; that of the official code is area, where each
+            pixel is the mean of the area that it covers.
     """
     require(size > 0, "size", "positive", size)
-    return Resize(resize_small_step(size))
+    _check_method(method)
+    return Resize(resize_small_step(size, method))
 
 
 def pick_size(size: int | None, image_size: tuple[int, int]) -> tuple[int, int]:

@@ -122,12 +122,12 @@ function cutLong(image, longest = 64) {
 }
 
 /** Resizes an image so that its short side is `size`. */
-function resizeSmall(image, size) {
+function resizeSmall(image, size, method) {
   const scale = Math.fround(size / Math.min(image.height, image.width));
   const [height, width] = [image.height, image.width].map((side) =>
     roundToEven(Math.fround(side * scale)),
   );
-  return resize(image, height, width, "area");
+  return resize(image, height, width, method);
 }
 
 /** Resizes an image to the smallest size that covers height and width. */
@@ -167,7 +167,8 @@ const STEPS = {
     resize(image, height, width, method),
   resize_to_cover: (image, { height, width, method }) =>
     resizeToCover(cutLong(image), height, width, method),
-  resize_small: (image, { size }) => resizeSmall(cutLong(image), size),
+  resize_small: (image, { size, method = "area" }) =>
+    resizeSmall(cutLong(image), size, method),
   central_crop: (image, { height, width }) => cropCentre(image, height, width),
 };
 

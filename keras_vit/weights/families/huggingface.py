@@ -8,6 +8,7 @@ import dataclasses
 
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.text import TextConfig
+from keras_vit.preprocessing.description import NEAREST_FILTERS, PILLOW_FILTERS
 from keras_vit.weights.families.family import (
     FLAT_CONV,
     NOTHING,
@@ -475,18 +476,20 @@ def _processor_json(config):
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
         "size": dict(zip(sides, sizes)),
-        "resample": {"bilinear": 2, "bicubic": 3}[settings.interpolation],
+        "resample": PILLOW_FILTERS.index(
+            NEAREST_FILTERS[settings.interpolation]
+        ),
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
         "image_mean": mean,
         "image_std": deviation,
     }
-    if settings.resize_mode == "shortest":
+    is_squashed = settings.resize_mode == "squash"
+    if not is_squashed:
         found["size"] = {"shortest_edge": max(sizes)}
-    if sizes != config.image_size or settings.resize_mode == "shortest":
+    if sizes != config.image_size or not is_squashed:
         # ViTImageProcessor cannot crop; these can.
-        is_squashed = settings.resize_mode == "squash"
         kind = "DeiTImageProcessor" if is_squashed else "BitImageProcessor"
         found["image_processor_type"] = kind
         found["do_center_crop"] = True

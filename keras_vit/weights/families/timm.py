@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_vit.layers.rotary import rotary_periods
 from keras_vit.models.config import ViTConfig
+from keras_vit.preprocessing.description import NEAREST_FILTERS
 from keras_vit.weights.families.family import (
     FLAT_CHANNELS,
     FLAT_CONV,
@@ -597,7 +598,7 @@ class Timm(Family):
                 "num_classes": config.num_classes,
                 "input_size": [config.channels, *config.image_size],
                 "fixed_input_size": True,
-                "interpolation": settings.interpolation,
+                "interpolation": NEAREST_FILTERS[settings.interpolation],
                 "crop_pct": settings.crop_fraction,
                 "crop_mode": "squash" if is_squashed else "center",
                 "mean": mean,

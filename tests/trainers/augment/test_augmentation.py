@@ -124,6 +124,9 @@ SETTINGS = [
     Preprocessing("clip", "squash", "bicubic", 0.8),
     Preprocessing("vit", "shortest", "bicubic", 0.8),
     Preprocessing(((0.1, 0.2, 0.3), (0.3, 0.2, 0.1)), "shortest"),
+    Preprocessing("vit", "shortest_rounded", "area", 0.8),
+    Preprocessing("clip", "shortest_rounded", "bicubic"),
+    Preprocessing("clip", "squash", "area"),
 ]
 
 
@@ -194,7 +197,7 @@ def test_a_line_gets_the_normalisation_of_a_model(line, expected):
 def test_what_a_recipe_does_is_written_into_its_model():
     line = "resize_small(40)|central_crop|value_range(0, 2)"
     settings = preprocessing_in(line, SIZE)
-    expected = Preprocessing(from_range(0, 2), "shortest", "bilinear", 0.8)
+    expected = Preprocessing(from_range(0, 2), "shortest_rounded", "area", 0.8)
     assert settings == expected
     assert preprocessing_in("inception_crop", SIZE) == Preprocessing()
     # A part of the image that is larger than the whole is the whole.
