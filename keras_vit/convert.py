@@ -25,6 +25,7 @@ from keras_vit.model_files import (
     write_class_names,
 )
 from keras_vit.models import DensePredictor, VisionTransformer
+from keras_vit.models.tuning import copy_model
 from keras_vit.tables import check_name
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.hub import locate
@@ -90,19 +91,22 @@ def convert(
         model = open_model(source, image_size=image_size, kinds=kinds, **hints)
         if layer_norm_epsilon is not None:
             model = model.with_layer_norm_epsilon(layer_norm_epsilon)
-        if layout != "keras":
+        names = ()
+        is_keras = layout == "keras"
+        has_names = is_keras or LAYOUTS[layout].class_entries([]) is not None
+        # A DensePredictor knows its classes itself.
+        if has_names and isinstance(model, VisionTransformer):
             # Names that do not fit are an error before anything is written.
-            names = ()
-            has_names = LAYOUTS[layout].class_entries([]) is not None
-            # A DensePredictor knows its classes itself.
-            if has_names and isinstance(model, VisionTransformer):
-                count = model.config.num_classes
-                names = read_classes(source, count) or known_classes(model)
-                if not names and not source.endswith(".keras"):
-                    names = stated_class_names(locate(source), count)
+            count = model.config.num_classes
+            names = read_classes(source, count) or known_classes(model)
+            if not names and not source.endswith(".keras"):
+                names = stated_class_names(locate(source), count)
+        if not is_keras:
             notes = save_checkpoint(model, target, layout=layout)
             write_class_names(target, layout, names)
             return notes
+        if names and not known_classes(model):
+            model = copy_model(model, class_names=tuple(names))
         with atomic_write(path) as draft:
             model.save(draft)
     return ()

@@ -85,7 +85,6 @@ class MlpBlock(Composite):
         super().__init__(**kwargs)
         self.mlp_dim = as_whole(mlp_dim, "mlp_dim")
         self.dropout_rate = as_rate(dropout_rate, "dropout_rate")
-        check_name(ACTIVATIONS, activation, "activation")
         self.activation = activation
         self.is_gated = is_gated
         self.use_inner_norm = use_inner_norm
@@ -98,6 +97,11 @@ class MlpBlock(Composite):
         self.inner_norm = None
         if use_inner_norm:
             self.inner_norm = self.inner(norm_class, "inner_norm", norm_epsilon)
+
+    def __setattr__(self, name, value):
+        if name == "activation":  # Also one that is set later.
+            check_name(ACTIVATIONS, value, name)
+        super().__setattr__(name, value)
 
     def build(self, input_shape):
         width = input_shape[-1]

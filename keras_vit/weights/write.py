@@ -159,6 +159,8 @@ def save_checkpoint(
     try:
         written = family.write(config)
         parts = written.names.names(config)
+        if ending:  # What a folder has in a file of its own.
+            about = {**written.files.get("config.json", {}), **about}
         notes = _check_readable(written, parts, config, about, not ending)
         if not ending and not written.files:
             raise ValueError(

@@ -179,6 +179,14 @@ def test_what_a_block_only_hands_down_is_no_edit(tmp_path):
     assert "edits" not in model.get_config()
 
 
+def test_an_activation_that_no_file_could_name_is_refused():
+    mlp = VisionTransformer(tiny_config()).get_layer("block_00").mlp
+    for value in (keras.activations.relu, "gelu"):
+        with pytest.raises(ValueError, match="`activation` must be one of"):
+            mlp.activation = value
+    assert mlp.activation == "tanh"
+
+
 def test_a_model_without_edits_has_no_entry():
     assert "edits" not in VisionTransformer(tiny_config()).get_config()
 

@@ -198,6 +198,10 @@ def test_the_classes_that_a_folder_names(layout, file, tmp_path):
         convert.convert(str(source / file), str(target), kind, overwrite=True)
         assert stated_class_names(target, 3) == names
         shutil.rmtree(target)
+    kept = tmp_path / "model.keras"
+    convert.convert(str(source / file), str(kept), "keras")
+    model = keras.saving.load_model(kept)
+    assert model.config.class_names == tuple(names)
 
 
 @pytest.mark.parametrize("layout", ["huggingface", "timm"])

@@ -292,6 +292,24 @@ def test_what_the_file_cannot_say_is_returned_and_logged(
     assert not save_checkpoint(plain, tmp_path / "model.npz")
 
 
+@pytest.mark.parametrize("ending", [".safetensors", ".npz"])
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"norm_placement": "after", "activation": "exact"},
+        {"use_gated_mlp": True},
+    ],
+    ids=lambda choices: [*choices][0],
+)
+def test_a_file_of_timm_says_what_its_folder_would(choices, ending, tmp_path):
+    """Its arrays look like those of another model."""
+    model = make(**choices)
+    save_checkpoint(model, tmp_path / f"m{ending}", layout="timm")
+    assert from_checkpoint(tmp_path / f"m{ending}").config == (
+        dataclasses.replace(model.config, position_resize="bicubic_antialias")
+    )
+
+
 def test_the_folder_of_timm(tmp_path):
     model = make(
         image_size=(32, 48),

@@ -1,5 +1,6 @@
 """OpenCLIP and OpenAI's CLIP: the towers of images and texts, read only."""
 
+from keras_vit.arguments import is_whole
 from keras_vit.models.text import TextConfig
 from keras_vit.weights.families.family import (
     NOTHING,
@@ -16,12 +17,22 @@ from keras_vit.weights.families.inference import BLOCK
 
 RESBLOCK = "visual.transformer.resblocks.{i}."
 POOLINGS = {"tok": "token", "avg": "avg"}  # Of `vision_cfg`.
-# Parts of image towers that are not read.
-REFUSED_KEYS = ("timm_model_name", "attentional_pool", "input_patchnorm")
+# Keys of `vision_cfg` that are read, that arrays show, or that have no effect
+# without another one; others are refused unless they ask for nothing.
+IMAGE_KEYS = frozenset(
+    "layers width head_width mlp_ratio patch_size image_size ls_init_value "
+    "patch_dropout no_ln_pre pos_embed_type final_ln_after_pool pool_type "
+    "output_tokens act_kwargs norm_kwargs n_queries attn_pooler_queries "
+    "attn_pooler_heads timm_model_pretrained timm_pool timm_proj "
+    "timm_proj_bias timm_drop timm_drop_path".split()
+)
+GELUS = {"tanh": "tanh", "none": "exact"}  # `approximate` of PyTorch's.
 # Reads a value of a key as fields of ViTConfig; None if it is not read.
 KEYWORDS = {
     "act_kwargs": lambda row: (
-        {"activation": "tanh"} if row == {"approximate": "tanh"} else None
+        {"activation": GELUS[row["approximate"]]}
+        if list(row) == ["approximate"] and row["approximate"] in GELUS
+        else None
     ),
     "norm_kwargs": lambda row: (
         {"layer_norm_epsilon": row["eps"]} if list(row) == ["eps"] else None
@@ -45,6 +56,14 @@ def _read_keywords(tower):
             refused += [key] if found is None else []
             fields |= found or {}
     return fields, refused
+
+
+def _unknown_keys(tower, known):
+    return [
+        key
+        for key, value in tower.items()
+        if key not in known and value not in NO_EFFECT
+    ]
 
 
 def _has_norm_after_pooling(json):
@@ -116,7 +135,10 @@ class OpenClip(Family):
         if not tower:
             return json, {}
         fields, refused = _read_keywords(tower)
-        refused += [key for key in REFUSED_KEYS if tower.get(key)]
+        refused += _unknown_keys(tower, IMAGE_KEYS)
+        head_width = tower.get("head_width", 64)
+        if not is_whole(head_width) or head_width < 1:
+            refused.append("head_width")
         pooling = tower.get("pool_type", "tok")
         if pooling not in POOLINGS:
             refused.append("pool_type")
@@ -134,10 +156,18 @@ class OpenClip(Family):
         if "layers" in tower:
             hints["depth"] = tower["layers"]
         if isinstance(width, int):
-            hints["num_heads"] = width // int(tower.get("head_width", 64))
+            hints |= {"width": width, "num_heads": width // head_width}
         if isinstance(size, int):
             hints["image_sizes"] = [(size, size)]
         return json, hints
+
+    def complete(self, config, hints, shapes):
+        if hints.get("width", config.width) != config.width:
+            raise ValueError(
+                f"its configuration states width={hints['width']}, but its "
+                f"arrays are of width {config.width}"
+            )
+        return super().complete(config, hints, shapes)
 
     def undetermined(self, config, names):
         return [("the names of CLIP", ("activation",))]
@@ -210,11 +240,7 @@ class OpenClipText(TextFamily):
                 "`text_cfg`"
             )
         changes, refused = _read_keywords(tower)
-        refused += [
-            key
-            for key, value in tower.items()
-            if key not in TEXT_KEYS and value not in NO_EFFECT
-        ]
+        refused += _unknown_keys(tower, TEXT_KEYS)
         if tower.get("tokenizer_mode"):
             refused.append("tokenizer_mode")
         pooling = tower.get("pool_type", "argmax")

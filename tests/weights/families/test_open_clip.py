@@ -128,9 +128,12 @@ def test_a_refusal_lists_every_reason(model, tmp_path):
         **TOWER,
         "attentional_pool": True,
         "norm_kwargs": {"elementwise_affine": False},
-        "act_kwargs": {"approximate": "none"},
+        "act_kwargs": {"inplace": True},
         "act_layer": "mish",
         "pool_type": "none",
+        "global_average_pool": True,
+        "scale_fc": False,
+        "head_width": 0,
     }
     arrays = open_clip_arrays(model, tmp_path)
     arrays["visual.rope.freqs"] = np.ones(2, "float32")
@@ -140,7 +143,9 @@ def test_a_refusal_lists_every_reason(model, tmp_path):
     for reason in (
         "attentional_pool=True",
         "norm_kwargs={'elementwise_affine': False}",
-        "act_kwargs={'approximate': 'none'}",
+        "act_kwargs={'inplace': True}",
+        "global_average_pool=True",
+        "head_width=0",
         "act_layer='mish'",
         "pool_type='none'",
         "rotary positions (visual.rope.freqs)",
@@ -148,15 +153,24 @@ def test_a_refusal_lists_every_reason(model, tmp_path):
         assert reason in str(error.value)
 
 
-def test_what_keywords_of_the_tower_state(model, tmp_path):
+@pytest.mark.parametrize("name, gelu", [("tanh", "tanh"), ("none", "exact")])
+def test_what_keywords_of_the_tower_state(name, gelu, model, tmp_path):
     tower = {
         **TOWER,
-        "act_kwargs": {"approximate": "tanh"},
+        "act_kwargs": {"approximate": name},
         "norm_kwargs": {"eps": 1e-3},
     }
     write(open_clip_arrays(model, tmp_path), tmp_path, vision_cfg=tower)
     config = from_checkpoint(tmp_path).config
-    assert (config.activation, config.layer_norm_epsilon) == ("tanh", 1e-3)
+    assert (config.activation, config.layer_norm_epsilon) == (gelu, 1e-3)
+
+
+def test_a_width_that_is_not_that_of_the_arrays_is_refused(model, tmp_path):
+    """The number of heads follows from it."""
+    tower = {**TOWER, "width": 48}
+    write(open_clip_arrays(model, tmp_path), tmp_path, vision_cfg=tower)
+    with pytest.raises(ValueError, match="width=48, .* of width 24"):
+        from_checkpoint(tmp_path)
 
 
 def test_a_norm_after_the_average(model, tmp_path):
