@@ -120,7 +120,11 @@ class InnerLayers:
         return layer
 
     def find_edits(self, layers: Iterable[keras.layers.Layer]) -> dict:
-        """Return `{"edits": edits}` of these inner layers, {} for none."""
+        """Return `{"edits": edits}` of these inner layers, {} for none.
+
+        Raises:
+            ValueError: If no new layer could have them.
+        """
         edits = {}
         for layer in layers:
             made = self.made.get(layer.name, {})
@@ -131,8 +135,24 @@ class InnerLayers:
             config = layer.get_config() if made else {}
             config = {k: config[k] for k in config.keys() & changed - NO_EDITS}
             if config:
+                # Layers of Keras may have functions of the user.
+                if isinstance(layer, Layer):
+                    _check_edited(layer)
                 edits[layer.name] = config
         return {"edits": edits} if edits else {}
+
+
+def _check_edited(layer):
+    """Raise a ValueError if a file of the layer could not be read again."""
+    try:
+        type(layer).from_config(layer.get_config())
+    except (TypeError, ValueError) as error:
+        # Of Keras' message, without the whole configuration.
+        reason = str(error).rpartition("Exception encountered: ")[2]
+        raise ValueError(
+            f"{layer.path or layer.name} has an attribute that no new layer "
+            f"takes: {reason}"
+        ) from error
 
 
 class Composite(Layer):

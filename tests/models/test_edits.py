@@ -179,6 +179,23 @@ def test_what_a_block_only_hands_down_is_no_edit(tmp_path):
     assert "edits" not in model.get_config()
 
 
+def test_what_no_new_layer_takes_is_not_saved(tmp_path):
+    """The file could not be read again."""
+    model = VisionTransformer(tiny_config())
+    for name, attribute, value in (
+        ("block_01", "norm_placement", "post"),
+        ("position_embedding", "resize", "cubic"),
+    ):
+        layer = model.get_layer(name)
+        before = getattr(layer, attribute)
+        setattr(layer, attribute, value)
+        with pytest.raises(ValueError, match=f"{name} has .*`{attribute}`"):
+            model.save(tmp_path / "m.keras")
+        setattr(layer, attribute, before)
+    model.save(tmp_path / "m.keras")
+    assert [path.name for path in tmp_path.iterdir()] == ["m.keras"]
+
+
 def test_an_activation_that_no_file_could_name_is_refused():
     mlp = VisionTransformer(tiny_config()).get_layer("block_00").mlp
     for value in (keras.activations.relu, "gelu"):
