@@ -232,8 +232,8 @@ def check_gradient_dtype(update: Update):
     """Raise a ValueError unless gradients are summed as `gradient_dtype` says.
 
     XLA adds the gradients of several devices in the type in which the layers
-    compute them. With layers of float16, the recipe must say float32, although
-    the sums are in float16; the loss scale keeps them in range.
+    compute them. With layers of float16, the recipe must say float32: there is
+    no other name for it, and the loss scale keeps the sums in range.
     """
     layers = update.model._flatten_layers()
     is_narrow = any(layer.compute_dtype == "bfloat16" for layer in layers)
@@ -241,7 +241,7 @@ def check_gradient_dtype(update: Update):
     if update.gradient_dtype != added:
         raise ValueError(
             f"`gradient_dtype` must be {added!r} on several devices of JAX, "
-            "where the layers compute in it. "
+            "which adds gradients as the layers compute them. "
             f"Received: gradient_dtype={update.gradient_dtype!r}"
         )
 
@@ -366,10 +366,11 @@ class JaxUpdate:
         update = self.update
         weights, states, slots, iterations, scale = state
         factor = scale[0] if scale else 1.0
-        gradients, states, measured = self._accumulate(
+        gradients, new_states, measured = self._accumulate(
             weights, states, batch, number, factor, variant, teacher
         )
         gradients, is_finite = update.unscale(gradients, factor)
+        states = update.unless_skipped(new_states, states, is_finite)
         if scale:
             scale = update.loss_scale.next(*scale, is_finite)
         if update.clip_norm is not None:

@@ -225,14 +225,14 @@ class TensorFlowUpdate:
         if update.clip_norm is not None:
             gradients, _ = tf.clip_by_global_norm(gradients, update.clip_norm)
         update.optimizer.apply(gradients, is_finite)
-        if changed:  # The statistics of batch normalisations.
+        if changed:  # The statistics of batch normalisations, and counters.
             variables = [others[index].value for index in changed]
             values = [tf.cast(new, tf.float32) for new in changed.values()]
             means = replica.all_reduce(tf.distribute.ReduceOp.MEAN, values)
-            assign_on_replicas(
-                variables,
-                [tf.cast(x, v.dtype) for x, v in zip(means, variables)],
-            )
+            means = [tf.cast(x, v.dtype) for x, v in zip(means, variables)]
+            old = [tf.convert_to_tensor(variable) for variable in variables]
+            means = update.unless_skipped(means, old, is_finite)
+            assign_on_replicas(variables, means)
         return measured
 
     @tf.autograph.experimental.do_not_convert

@@ -5,8 +5,9 @@ which are called `states`, and of a batch. For an update, an engine
 
 1. adds the logits of the teacher, if there is one, to each of
    `accumulation_steps` parts of the batch,
-2. computes the gradient of the loss times the loss scale for each part, with
-   new seeds of dropout,
+2. computes the gradient of the loss times the loss scale, divided by the
+   numbers of parts and of devices that compute it by themselves, for each part,
+   with new seeds of dropout,
 3. sums the gradients over parts and devices and divides by the loss scale,
 4. clips the sum by its global norm,
 5. hands it to the optimizer, which also moves the averages of the weights,
@@ -16,11 +17,15 @@ So any number of devices and parts makes the same update as the whole batch on
 one device, except for masks of dropout and statistics of batches: each engine
 says what these depend on.
 
-With a loss scale, an update whose gradients are not finite is skipped. Weights
-and slots stay as they are, and `Optimizer.iterations`, which the learning rate
-follows, does not count it; the number of the update, on which the seeds
-depend, does. Without a loss scale, such an update is made, and the loop stops
-at the first loss that is not finite.
+With a loss scale, an update whose gradients are not finite is skipped. Weights,
+slots and statistics stay as they are, and `Optimizer.iterations`, which the
+learning rate follows, does not count it; the number of the update, on which
+the seeds depend, does. Without a loss scale, such an update is made. With or
+without one, the loop stops at the first loss that is not finite.
+
+The rule of the optimizer, the averages and what they do with an update that is
+skipped are in `trainers.optim.optimizers`; when the state is saved, and what
+ends a training, is in `trainers.training.loop`.
 """
 
 import dataclasses
@@ -33,8 +38,8 @@ from keras import ops
 from trainers.optim.losses import Distillation, LossScale, is_best_class
 from trainers.optim.optimizers import Optimizer
 
-# Distance between the seeds of two generators, more than a generator draws in
-# an update: Keras adds 1 to the second number of a seed for each draw.
+# Distance between the seeds of two generators, more than a generator draws for
+# a part of a batch: Keras adds 1 to the second number of a seed for each draw.
 DRAWS_OF_A_GENERATOR = 4096
 
 
@@ -60,8 +65,8 @@ class Update:
         gradient_dtype: Type in which gradients are summed over devices.
         distillation: What the model learns from a teacher; None for nothing.
         variants: Models with the same weights, each with a `stateless_call`.
-            One of them, which depends only on the seed and the update, is
-            trained in place of `model`. () for the model itself.
+            One of them, which depends on the seed, the update and the engine,
+            is trained in place of `model`. () for the model itself.
         hits: Maps labels and what the model returns to the share of right
             predictions of each image (B,); None for no accuracy.
         figures: What else an evaluation measures, the `Figures`. None for
@@ -159,7 +164,7 @@ class Update:
 
         Args:
             states: Values of the variables that are not trained.
-            seed_of: Maps the number of a generator to its seed.
+            seed_of: Maps a number of a variable to the seed that it holds.
         """
         return [
             ops.cast(seed_of(index * DRAWS_OF_A_GENERATOR), value.dtype)
@@ -207,11 +212,17 @@ class Update:
         finite = [ops.all(ops.isfinite(gradient)) for gradient in gradients]
         return gradients, ops.all(ops.stack(finite))
 
+    def unless_skipped(self, new: Sequence, old: Sequence, is_finite) -> list:
+        """Return new states, or the old ones if the update is skipped."""
+        if is_finite is None:
+            return list(new)
+        return [ops.where(is_finite, a, b) for a, b in zip(new, old)]
+
     def find_changed(self, states: Sequence, new_states: Sequence) -> dict:
         """Return the states that a call has changed, by their index.
 
-        These are the statistics of batch normalisations. Seeds are not among
-        them: each update makes its own.
+        These are the statistics of batch normalisations, and counters. Seeds
+        are not among them: each update makes its own.
         """
         variables = self.model.non_trainable_variables
         return {

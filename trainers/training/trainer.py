@@ -736,7 +736,9 @@ class Trainer:
 
 
 class WithWholeWeights(keras.callbacks.Callback):
-    """Calls a callback of the writer while that has whole weights.
+    """Calls a callback of the writer, which has whole weights meanwhile.
+
+    It has them when the training begins and when an epoch ends.
 
     All processes have one, because all must take part in collecting them.
 

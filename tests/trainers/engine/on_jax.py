@@ -35,7 +35,7 @@ from trainers.engine.pieces import name_variables
 from trainers.engine.strategies import make_engine
 from trainers.engine.update import Update
 from trainers.models.factory import build_model
-from trainers.optim.losses import softmax
+from trainers.optim.losses import LossScale, softmax
 from trainers.optim.optimizers import make_optimizer
 from trainers.recipes.recipe import Recipe
 from trainers.training.loop import Best, Loop
@@ -90,6 +90,26 @@ def small_loop(strategy, model_devices, parts, folder=None, best=None):
         loop.checkpoints = Checkpoints(folder, state, engine, 9)
         loop.resume()
     return loop
+
+
+def skip_update():
+    """Return by how much an update with an overflow changes the weights."""
+    engine = make_engine("data_parallel")
+    with engine.scope():
+        layers = [
+            keras.Input((32,)),
+            keras.layers.BatchNormalization(momentum=0.5),
+            keras.layers.Dense(4, dtype="mixed_float16"),
+        ]
+        model = keras.Sequential(layers)
+        optimizer = make_optimizer("sgd", model.trainable_variables, 0.5)
+        scale = LossScale(2.0**60)
+    before = model.get_weights()
+    train_small(
+        Loop(Update(model, optimizer, softmax, loss_scale=scale), engine), 1
+    )
+    changes = [np.abs(a - b).max() for a, b in zip(model.get_weights(), before)]
+    return [float(scale.factor), *map(float, changes)]
 
 
 def train_small(loop, total_steps):
@@ -465,6 +485,7 @@ def main(folder, teacher):
     }
     results["damaged"] = read_damaged(folder)
     results["waiting"] = most_waiting()
+    results["skipped"] = skip_update()
     results["limits"] = [loop.engine.memory_limits()]
     loop.engine._local = [
         types.SimpleNamespace(memory_stats=lambda n=n: {"bytes_limit": n})

@@ -146,6 +146,11 @@ def test_the_host_does_not_fill_a_device_with_batches(results):
     assert results["waiting"] == [1, 1]  # In training, and at rest.
 
 
+def test_a_skipped_update_leaves_weights_and_statistics(results):
+    factor, *changes = results["skipped"]
+    assert factor == 2.0**59 and len(changes) == 6 and not any(changes)
+
+
 @pytest.mark.parametrize("source", [".", "of_tensorflow"])
 def test_a_checkpoint_that_lacks_a_number_is_refused(results, folder, source):
     """By each engine: nothing stays as it is in a new training."""

@@ -258,6 +258,27 @@ def test_losses_of_logits_in_half_precision_are_taken_in_float32(dtype):
 
 
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
+def test_a_skipped_update_leaves_the_statistics(strategy):
+    """What is not finite would stay in them for good."""
+
+    def make():
+        return keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.BatchNormalization(momentum=0.5),
+                keras.layers.Dense(3, dtype="mixed_float16"),
+            ]
+        )
+
+    step = make_step(make, strategy, scale=(2.0**60,))
+    before = step.model.get_weights()
+    run(step, strategy)
+    assert step.loss_scale.factor.numpy() == 2.0**59
+    for a, b in zip(step.model.get_weights(), before):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
 def test_an_overflow_halves_the_scale_and_changes_nothing_else(strategy):
     step = make_step(dense(dtype="mixed_float16"), strategy, scale=(2.0**21,))
     before = step.model.get_weights()
