@@ -61,7 +61,10 @@ class Checkpoints:
             CheckpointError: If the state cannot be written. The older
                 checkpoints are kept.
         """
-        is_writer, in_pieces = self.engine.is_writer, self.engine.in_pieces
+        is_writer, saves_together = (
+            self.engine.is_writer,
+            self.engine.saves_together,
+        )
         whole = self.path(step)
         draft = f"{self.folder}/{DRAFT}{step:08d}"
         if self._is_remote:
@@ -75,13 +78,13 @@ class Checkpoints:
             self.state.write(f"{draft}/state")
 
         def end():
-            if in_pieces:
+            if saves_together:
                 self.state.complete(f"{draft}/state")
             if draft != whole:
                 _remove(whole)
                 tf.io.gfile.rename(draft, whole)
 
-        steps = ((begin, False), (write, in_pieces), (end, False))
+        steps = ((begin, False), (write, saves_together), (end, False))
         for action, is_for_all in steps:
             fault = None
             if is_writer or is_for_all:
@@ -113,7 +116,7 @@ class Checkpoints:
         faults = []
         steps = self.steps()
         found = zlib.crc32(repr(steps).encode()) % 2**24
-        if self.engine.in_pieces and not self.engine.is_common(found):
+        if self.engine.saves_together and not self.engine.is_common(found):
             raise CheckpointError(
                 "The workers found different checkpoints; they must share the "
                 f"folder of the run. Here: those after the updates {steps} in "
@@ -123,7 +126,7 @@ class Checkpoints:
             # Damaged files raise many kinds.
             path = f"{self.path(step)}/state"
             fault = _try(lambda path=path: self.state.read(path), Exception)
-            if self.engine.in_pieces and self.engine.agree(bool(fault)):
+            if self.engine.saves_together and self.engine.agree(bool(fault)):
                 fault = fault or "another worker cannot read it"
             if fault:
                 faults.append(f"{self.path(step)}: {fault}")

@@ -48,8 +48,8 @@ class Engine:
         index: Number of this process, from 0.
         addresses: The names of all processes; () if there is one.
         devices: The names of the devices of this process.
-        in_pieces: Whether each process may hold a part of the weights alone.
-            Then all of them write checkpoints, and all enter `whole`.
+        saves_together: Whether all processes write checkpoints and enter
+            `whole`, because each may hold a part of the weights alone.
         lost: Types of errors by which the backend reports that another
             process does not respond.
     """
@@ -59,7 +59,7 @@ class Engine:
     index: int = 0
     addresses: tuple[str, ...] = ()
     devices: tuple[str, ...]
-    in_pieces: bool = False
+    saves_together: bool = False
     lost: tuple[type[Exception], ...] = ()
 
     def scope(self) -> contextlib.AbstractContextManager:
@@ -104,8 +104,8 @@ class Engine:
         """Return what writes and reads the state of a training.
 
         `write(path)` writes it to files that begin with `path`; the last one
-        is `path` with the ending `.index`. With an engine that is `in_pieces`,
-        all processes call it, and the writer writes the index afterwards, by
+        is `path` with the ending `.index`. If the engine `saves_together`, all
+        processes call it, and the writer writes the index afterwards, by
         `complete(path)`. `read(path)` reads it on all processes, and raises
         an error if a file is damaged.
 
@@ -237,7 +237,7 @@ class Engine:
     def whole(self, model, weights: list | None = None) -> Iterator[None]:
         """Within it, the writer can save and draw the model.
 
-        All processes must enter it, if they are `in_pieces`.
+        All processes must enter it, if the engine `saves_together`.
 
         Args:
             model: The model.

@@ -64,7 +64,7 @@ class Layouts(keras.distribution.ModelParallel):
 
     Args:
         mesh: The devices.
-        shards: Whether the first axis splits the weights.
+        shards: Whether the first axis of the mesh splits the weights.
     """
 
     def __init__(self, mesh: Mesh, shards: bool):
@@ -139,7 +139,7 @@ class JaxEngine(Engine):
         self.num_replicas = shape[0]
         self.index = jax.process_index()
         self.addresses = addresses
-        self.in_pieces = len(addresses) > 1
+        self.saves_together = len(addresses) > 1
         self._local = local
         self.devices = tuple(
             f"/device:{d.platform.upper()}:{i}" for i, d in enumerate(local)
@@ -194,7 +194,7 @@ class JaxEngine(Engine):
 
     @contextlib.contextmanager
     def whole(self, model, weights=None):
-        if not self.in_pieces:
+        if not self.saves_together:
             with super().whole(model, weights):
                 yield
             return
@@ -255,7 +255,11 @@ class JaxBatches:
     def __iter__(self):
         engine = self.engine
         # One element of the data set is the share of a whole process.
-        share = Share(engine.num_processes, engine.index, engine.num_processes)
+        share = Share(
+            num_replicas=engine.num_processes,
+            worker=engine.index,
+            num_workers=engine.num_processes,
+        )
         sharding = NamedSharding(engine.mesh, PartitionSpec("batch"))
         for batch in self.make(share).as_numpy_iterator():
             yield tuple(
@@ -265,7 +269,9 @@ class JaxBatches:
 
 
 class JaxUpdate:
-    """An update that is compiled for all devices.
+    """An update that is compiled for all devices, once for each variant.
+
+    Updates are calls of that program one after the other.
 
     Between two calls, the state is in the variables of model, optimizer and
     loss scale.
@@ -483,7 +489,7 @@ class JaxState:
                 pieces[f"numbers/{name}", (0,) * np.ndim(value)] = value
             shapes = {name: list(x) for name, x in self._shapes().items()}
         write_pieces(path, self.engine.index, pieces, shapes)
-        if not self.engine.in_pieces:
+        if not self.engine.saves_together:
             self.complete(path)
 
     def _shapes(self):
@@ -587,7 +593,7 @@ def make_engine(
         return make(model_devices, ())
     engine = make(model_devices, connect(config))
     _parted.clear()  # Another training may begin in the same processes.
-    if engine.in_pieces:
+    if engine.saves_together:
         _name_loss_at_abort(engine)
     return engine
 

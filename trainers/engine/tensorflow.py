@@ -70,16 +70,16 @@ class TensorFlowEngine(Engine):
     def batches(self, make):
         def make_share(context):
             share = Share(
-                context.num_replicas_in_sync,
-                context.input_pipeline_id,
-                context.num_input_pipelines,
+                num_replicas=context.num_replicas_in_sync,
+                worker=context.input_pipeline_id,
+                num_workers=context.num_input_pipelines,
             )
             return make(share)
 
         if self._is_cpu and self.num_replicas == 1:
             # Nothing has to be copied to a device. Iterators of a strategy
             # take tenths of a second to begin and to end.
-            return make(Share(1, 0, 1))
+            return make(Share())
         return self.strategy.distribute_datasets_from_function(make_share)
 
     def compile(self, update):
@@ -97,8 +97,8 @@ class TensorFlowEngine(Engine):
         total = self.strategy.reduce(
             tf.distribute.ReduceOp.SUM, per_replica, axis=None
         ).numpy()
-        # Any of them could end because of this table. Until all have it, it
-        # waits.
+        # What is in the table may end a process. It must not, before all others
+        # have the table.
         self.part_from_all()
         copies = self.num_replicas // self.num_processes
         return (total / copies).astype(row.dtype)

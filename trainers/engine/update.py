@@ -121,7 +121,7 @@ class Update:
         loss /= ops.cast(ops.shape(losses)[0], loss.dtype)
         loss += sum(ops.cast(x, loss.dtype) for x in penalties)
         if not is_dict:
-            outputs = [sum(outputs)]  # Of two kinds of logits.
+            outputs = [sum(outputs)]  # Of a class and a distillation head.
         measured = self._sum(losses, labels, outputs[0], example_weights)
         return loss, (new_states, measured)
 

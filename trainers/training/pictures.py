@@ -486,7 +486,7 @@ def reconstructions(trainer) -> Reconstructions:
 def _averages(trainer):
     """The averages of the weights, unless `WithWholeWeights` has set them."""
     loop = trainer.loop
-    return None if loop.engine.in_pieces else loop.optimizer.averages
+    return None if loop.engine.saves_together else loop.optimizer.averages
 
 
 def first_eval_images(trainer, count: int):

@@ -78,7 +78,7 @@ def prepare(
 ) -> "Trainer":
     """Return a trainer that can start.
 
-    If the folder contains an earlier run of the same recipe, it continues it.
+    An earlier run of the same recipe in the folder is continued.
     In this order: the engine, the data, the recipe that fits them, the model
     with its optimizer, the newest checkpoint.
 
@@ -178,12 +178,12 @@ def prepare(
         run,
         dataset,
         loop,
-        BadExamples(recipe.max_bad_examples),
-        steps_per_epoch,
-        total_steps,
-        plan,
-        tuple(callbacks),
-        forgets,
+        bad_examples=BadExamples(recipe.max_bad_examples),
+        steps_per_epoch=steps_per_epoch,
+        total_steps=total_steps,
+        memory_plan=plan,
+        callbacks=tuple(callbacks),
+        forgets=forgets,
     )
 
 
@@ -462,7 +462,9 @@ class Trainer:
             if self.is_writer:
                 stack.enter_context(run.claimed())
                 self.check_newest()
-            if self.forgets:  # Before the recipe says otherwise.
+            # A kill after the new recipe is written must not bring back what
+            # is forgotten.
+            if self.forgets:
                 loop.checkpoints.save(loop.step)
             if self.is_writer:
                 self.prepare_folder()
@@ -495,7 +497,7 @@ class Trainer:
             is_kept = loop.best and run.model_path.exists()
             loop.optimizer.assign_averages()
             with loop.name_lost_workers(), loop.engine.whole(loop.model):
-                # What was calibrated since is left as it is.
+                # A finished run keeps its model, which may be calibrated.
                 if self.is_writer and not was_finished:
                     if not is_kept:
                         self.keep_model()
@@ -642,7 +644,7 @@ class Trainer:
         """Check the disk, write the recipe and draw the first batch.
 
         Raises:
-            ContentError: If what the card takes up cannot be read.
+            ContentError: If a file that the model card quotes is damaged.
             OSError: If the checkpoints do not fit on the disk.
         """
         check_card(self.run, self.recipe)
@@ -655,7 +657,7 @@ class Trainer:
             missing = checkpoints.num_kept + 1 - len(checkpoints.steps())
             self.run.check_space(max(missing, 1) * state + model)
         if self.is_finished:
-            return  # The model is not of the versions and data of today.
+            return  # Its files state the versions and data it was made with.
         names = class_names_of(self.recipe, self.dataset)
         origin = describe_origin(self.dataset)
         is_begun = self.loop.step > 0
@@ -717,7 +719,7 @@ class Trainer:
         """
         loop = self.loop
         made = [make(self) if self.is_writer else None for make in makers]
-        if not loop.engine.in_pieces:
+        if not loop.engine.saves_together:
             return made if self.is_writer else []
         return [WithWholeWeights(each, loop.engine, weights) for each in made]
 
